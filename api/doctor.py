@@ -1,0 +1,154 @@
+"""What this machine can do: versions, devices, power sources and their scope, models, database. Changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from api.errors import BAD_INPUT
+from api.settings import Settings
+from api.worker import probe_host
+from db import migrate
+from db.database import Database
+from engine.embedded.models import BUILT_IN, free_bytes
+from probes.detect import diagnose, list_devices
+
+PACKAGES = ("tuner", "probes", "engine", "db", "api")
+_VERSIONS_OF = ("wattfront", "torch", "optuna", "sqlalchemy", "fastapi", "nvidia-ml-py")
+#: What the default model needs: fp32 weights on disk and in memory, with room for a KV cache.
+_MODEL_DISK_BYTES = 700 * 2**20
+_MODEL_RAM_BYTES = 3 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    section: str
+    name: str
+    #: None for plain facts.
+    is_good: bool | None
+    text: str
+    #: Whether tuning cannot run without it.
+    is_needed: bool = False
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Look at everything; a check that breaks becomes a finding."""
+    checks: tuple[Callable[[Settings], list[Finding]], ...] = (
+        _machine,
+        _versions,
+        _devices,
+        _power,
+        _models,
+        _database,
+    )
+    return [finding for check in checks for finding in check(settings)]
+
+
+def can_tune(findings: list[Finding]) -> bool:
+    """Tell whether nothing that tuning needs is missing."""
+    return not any(finding.is_needed and finding.is_good is False for finding in findings)
+
+
+def _machine(_: Settings) -> list[Finding]:
+    memory = psutil.virtual_memory()
+    enough = memory.available >= _MODEL_RAM_BYTES
+    ram = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
+    return [
+        Finding(section="machine", name="system", is_good=None, text=f"{platform.system()} {platform.release()}"),
+        Finding(section="machine", name="cores", is_good=None, text=f"{len(os.sched_getaffinity(0))} usable"),
+        Finding(
+            section="machine",
+            name="memory",
+            is_good=enough,
+            text=ram if enough else f"{ram}; the default model wants {_MODEL_RAM_BYTES / 2**30:.0f} GiB",
+        ),
+    ]
+
+
+def _versions(_: Settings) -> list[Finding]:
+    findings = [Finding(section="versions", name="python", is_good=None, text=sys.version.split()[0])]
+    for name in _VERSIONS_OF:
+        findings.append(Finding(section="versions", name=name, is_good=None, text=_version(name)))
+    claims = importlib.metadata.packages_distributions()
+    for name in PACKAGES:
+        others = sorted(set(claims.get(name, [])) - {"wattfront"})
+        if others:
+            text = f"also claimed by {', '.join(others)}; uninstall that, or use a virtual environment"
+            findings.append(Finding(section="versions", name=name, is_good=False, text=text, is_needed=True))
+    return findings
+
+
+def _devices(settings: Settings) -> list[Finding]:
+    findings = []
+    for device in list_devices(probe_host(settings)):
+        source = device.power_source
+        if source is None:
+            text = "no power reading: cannot be tuned for tokens per watt"
+        else:
+            text = f"energy of scope {source.scope} by {source.method} ({source.detail})"
+        findings.append(
+            Finding(
+                section="devices", name=f"{device.info.uuid} {device.info.name}", is_good=source is not None, text=text
+            )
+        )
+    if not any(finding.is_good for finding in findings):
+        text = "no device gives a power reading"
+        findings.append(Finding(section="devices", name="power", is_good=False, text=text, is_needed=True))
+    return findings
+
+
+def _power(settings: Settings) -> list[Finding]:
+    return [
+        Finding(section="power sources", name=found.name, is_good=found.is_available, text=found.reason)
+        for found in diagnose(probe_host(settings))
+    ]
+
+
+def _models(settings: Settings) -> list[Finding]:
+    findings = []
+    for name, source in BUILT_IN.items():
+        folder = settings.cache_dir / "models" / f"{name}-{source.gguf_sha256[:16]}"
+        is_here = (folder / "config.json").is_file()
+        free = free_bytes(settings.cache_dir)
+        if is_here:
+            text = f"{source.description}; ready in {folder}"
+        else:
+            text = f"{source.description}; fetched on first use into {settings.cache_dir} ({free / 2**30:.1f} GiB free)"
+        is_good = is_here or free >= _MODEL_DISK_BYTES
+        findings.append(Finding(section="models", name=name, is_good=is_good, text=text, is_needed=True))
+    return findings
+
+
+def _database(settings: Settings) -> list[Finding]:
+    url = settings.database_url
+    path = url.removeprefix("sqlite:///")
+    if path != url and not Path(path).exists():  # looking at it would create it
+        return [Finding(section="database", name=url, is_good=True, text="not there yet; made on first use")]
+    try:
+        database = Database(url, busy_timeout_s=2.0)
+        try:
+            found = migrate.current(database)
+        finally:
+            database.dispose()
+    except BAD_INPUT as error:
+        return [Finding(section="database", name=url, is_good=False, text=str(error), is_needed=True)]
+    text = (
+        "empty; tables are made on first use" if found is None else f"schema version {found}, needed {migrate.head()}"
+    )
+    return [Finding(section="database", name=url, is_good=True, text=text, is_needed=True)]
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed as a package"

@@ -1,0 +1,71 @@
+"""Command-line options as job-file fields, by dotted name. Knows nothing of what the fields mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.errors import UsageError
+
+_FIELDS = {
+    "model": "model",
+    "engine": "engine",
+    "device": "device",
+    "name": "name",
+    "seed": "seed",
+    "trials": "budget.trials",
+    "minutes": "budget.minutes",
+    "latency": "latency_metric",
+    "window": "window.window_s",
+    "warmup": "window.warmup_s",
+}
+_WORKLOAD_FIELDS = {
+    "prompt": "prompt_tokens",
+    "output": "output_tokens",
+    "concurrency": "concurrency",
+    "seed": "seed",
+}
+
+
+def job_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what the options of `wattfront tune` say; raise UsageError naming the option."""
+    flags = {_FIELDS[name]: value for name, value in options.items() if name in _FIELDS and value is not None}
+    for text in (part for group in options["sla"] for part in group.split(",") if part.strip()):
+        metric, _, bound = text.replace("<=", "=").partition("=")
+        flags[f"sla.{metric.strip()}"] = _number(f"--sla {metric.strip()}", bound)
+    for text in options["knob"]:
+        name, separator, values = text.partition("=")
+        if not separator:
+            raise UsageError(f"--knob is {text!r}: write NAME=V1,V2, as in max_batch=1,4,16")
+        flags[f"knobs.{name.strip()}"] = [_value(part) for part in values.split(",") if part.strip()]
+    if options["workload"] is not None:
+        flags |= _workload_flags(options["workload"])
+    return flags
+
+
+def _workload_flags(text: str) -> dict[str, Any]:
+    scenario, _, rest = text.partition(":")
+    flags: dict[str, Any] = {"workload.scenario": scenario}
+    for part in filter(None, rest.split(",")):
+        name, _, value = part.partition("=")
+        if name not in _WORKLOAD_FIELDS:
+            raise UsageError(
+                f"--workload has {part!r}: its parts are {', '.join(f'{field}=...' for field in _WORKLOAD_FIELDS)}"
+            )
+        flags[f"workload.{_WORKLOAD_FIELDS[name]}"] = value if name in ("prompt", "output") else _value(value)
+    return flags
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text.strip())
+        except ValueError:
+            continue
+    return text.strip()
+
+
+def _number(field: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{field} is {text!r}: give a number of milliseconds, as in ttft_p99_ms<=500") from None

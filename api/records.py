@@ -1,0 +1,178 @@
+"""Stored records as their public JSON: the only place that knows both. For the HTTP service and the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime
+
+from api import schemas
+from api.stores import Stores
+from db.job import Job
+from tuner.measurement import Distribution, Estimate, Measurement
+from tuner.objectives import violations
+from tuner.pareto import Front
+from tuner.point import OperatingPoint
+from tuner.request import TuneRequest
+from tuner.trial import Trial, TrialState
+
+#: Nearest points shown when none meets the limits.
+MAX_MISSES = 3
+
+
+def job_out(job: Job, now: datetime) -> schemas.JobOut:
+    """Return a job's public form."""
+    request = job.request
+    return schemas.JobOut(
+        id=job.id,
+        name=job.name,
+        state=job.state.value,
+        is_interrupted=job.is_interrupted(now),
+        model=request.model,
+        engine=request.engine,
+        device=request.device,
+        device_uuid=job.device_uuid,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        ended_because=job.ended_because,
+        message=job.message,
+        trials={state.value: count for state, count in job.num_trials.items()},
+        budget_trials=request.budget.trials,
+        front_size=job.front_size,
+        latency_metric=request.latency_metric,
+        sla={limit.metric: limit.bound_ms for limit in request.sla},
+        knobs={knob.name: list(knob.values) for knob in request.knobs},
+    )
+
+
+def trial_out(trial: Trial) -> schemas.TrialOut:
+    """Return a trial's public form."""
+    return schemas.TrialOut(
+        number=trial.number,
+        attempt=trial.attempt,
+        knobs=trial.point.as_dict(),
+        state=trial.state.value,
+        reason=trial.reason,
+        detail=trial.detail,
+        started_at=trial.started_at,
+        finished_at=trial.finished_at,
+        measurement=None if trial.measurement is None else measurement_out(trial.measurement),
+    )
+
+
+def front_of_job(stores: Stores, job_id: str) -> schemas.FrontOut:
+    """Return the public form of a job's front as it is now; the job's first trial is its default point."""
+    job = stores.jobs.get(job_id)
+    trials = stores.trials.history(job.id)
+    return front_out(job, stores.front(job), trials, trials[0].point if trials else None)
+
+
+def front_out(
+    job: Job, front: Front, trials: Sequence[Trial], default_point: OperatingPoint | None
+) -> schemas.FrontOut:
+    """Return a front's public form; the default point's trial gives the gains their reference."""
+    reference = _tok_per_j_of(trials, default_point)
+    return schemas.FrontOut(
+        job=job.id,
+        model=job.request.model,
+        latency_metric=front.latency_metric,
+        hypervolume=front.hypervolume,
+        latency_reference_ms=front.latency_reference_ms,
+        is_final=job.has_ended,
+        points=[_point_out(trial, front.latency_metric, reference) for trial in front.trials],
+        nearest_misses=[] if front.trials else nearest_misses(job.request, trials),
+    )
+
+
+def nearest_misses(request: TuneRequest, trials: Sequence[Trial]) -> list[schemas.MissOut]:
+    """Return the infeasible points that miss their worst limit by least."""
+    misses = []
+    for trial in trials:
+        if trial.state is TrialState.INFEASIBLE and trial.measurement is not None:
+            worst = max(violations(request, trial.measurement).values(), default=0.0)
+            if worst > 0:
+                misses.append((worst, trial))
+    misses.sort(key=lambda pair: (pair[0], pair[1].number))
+    return [
+        schemas.MissOut(trial=trial.number, knobs=trial.point.as_dict(), detail=trial.detail or "", missed_by=worst)
+        for worst, trial in misses[:MAX_MISSES]
+    ]
+
+
+def measurement_out(measurement: Measurement) -> schemas.MeasurementOut:
+    """Return a measurement's public form."""
+    reading = measurement.reading
+    return schemas.MeasurementOut(
+        window_s=measurement.window_s,
+        warmup_s=measurement.warmup_s,
+        output_tokens=measurement.output_tokens,
+        prompt_tokens=measurement.prompt_tokens,
+        num_finished=measurement.num_finished,
+        num_failed=measurement.num_failed,
+        num_preemptions=measurement.num_preemptions,
+        mean_running=measurement.mean_running,
+        output_tok_s=_estimate(measurement.output_tok_s),
+        tok_per_j=_estimate_or_none(measurement.tok_per_j),
+        j_per_tok=_estimate_or_none(measurement.j_per_tok),
+        mean_power_w=measurement.mean_power_w,
+        ttft_ms=_distribution(measurement.ttft),
+        tpot_ms=_distribution(measurement.tpot),
+        itl_ms=_distribution(measurement.itl),
+        e2e_ms=_distribution(measurement.e2e),
+        energy=schemas.EnergyOut(
+            energy_j=reading.energy_j,
+            uncertainty_j=reading.uncertainty_j,
+            scope=reading.scope.value,
+            method=reading.method.value,
+            detail=reading.detail,
+            is_estimate=reading.is_estimate,
+            device_uuids=list(reading.device_uuids),
+            reasons=[str(reason) for reason in reading.reasons],
+            notes=[str(note) for note in reading.notes],
+        ),
+        quality=None if measurement.quality is None else schemas.QualityOut(**dataclasses.asdict(measurement.quality)),
+        engine=dataclasses.asdict(measurement.engine),
+        reasons=list(measurement.reasons),
+    )
+
+
+def _point_out(trial: Trial, latency_metric: str, reference: float | None) -> schemas.PointOut:
+    measurement = trial.measurement
+    assert measurement is not None  # a front holds only trials with front figures
+    tok_per_j, latency = measurement.tok_per_j, measurement.latency(latency_metric)
+    assert tok_per_j is not None
+    assert latency is not None
+    return schemas.PointOut(
+        trial=trial.number,
+        knobs=trial.point.as_dict(),
+        tok_per_j=_estimate(tok_per_j),
+        latency_ms=_estimate(latency),
+        output_tok_s=_estimate(measurement.output_tok_s),
+        mean_power_w=measurement.mean_power_w,
+        energy_scope=measurement.reading.scope.value,
+        energy_method=measurement.reading.method.value,
+        is_estimate=measurement.reading.is_estimate,
+        gain_over_default=None if reference is None else tok_per_j.value / reference,
+        measurement=measurement_out(measurement),
+    )
+
+
+def _tok_per_j_of(trials: Sequence[Trial], point: OperatingPoint | None) -> float | None:
+    for trial in trials:
+        if trial.point == point and trial.measurement is not None and trial.measurement.tok_per_j is not None:
+            return trial.measurement.tok_per_j.value
+    return None
+
+
+def _estimate(estimate: Estimate) -> schemas.EstimateOut:
+    return schemas.EstimateOut(value=estimate.value, low=estimate.low, high=estimate.high)
+
+
+def _estimate_or_none(estimate: Estimate | None) -> schemas.EstimateOut | None:
+    return None if estimate is None else _estimate(estimate)
+
+
+def _distribution(distribution: Distribution) -> schemas.DistributionOut:
+    figures = {name: _estimate_or_none(getattr(distribution, name)) for name in ("mean", "p50", "p90", "p95", "p99")}
+    return schemas.DistributionOut(count=distribution.count, **figures)

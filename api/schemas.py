@@ -1,0 +1,271 @@
+"""JSON and YAML in and out. Field names are public; what they mean stands in docs/glossary.md."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+
+from tuner.errors import InvalidRequest
+from tuner.request import (
+    Budget,
+    KnobRange,
+    Limit,
+    QualityGate,
+    TuneRequest,
+    WindowRule,
+    WorkloadSpec,
+)
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class WorkloadIn(_In):
+    """Seeded requests; ranges are `low-high` or one number."""
+
+    scenario: str = "closed"
+    prompt_tokens: StrictInt | StrictStr = "64-192"
+    output_tokens: StrictInt | StrictStr = "16-48"
+    concurrency: StrictInt | None = None
+    seed: StrictInt = 0
+
+
+class BudgetIn(_In):
+    """When the job ends at the latest."""
+
+    trials: StrictInt = Budget().trials
+    minutes: StrictFloat | StrictInt | None = None
+
+
+class WindowIn(_In):
+    """How long a point is warmed up and measured."""
+
+    warmup_s: StrictFloat | StrictInt = WindowRule().warmup_s
+    max_warmup_s: StrictFloat | StrictInt = WindowRule().max_warmup_s
+    window_s: StrictFloat | StrictInt = WindowRule().window_s
+    min_requests: StrictInt = WindowRule().min_requests
+    max_window_s: StrictFloat | StrictInt = WindowRule().max_window_s
+
+
+class QualityIn(_In):
+    """What a precision may cost."""
+
+    max_perplexity_ratio: StrictFloat | StrictInt = QualityGate().max_perplexity_ratio
+
+
+class JobIn(_In):
+    """A tuning job: the content of a job file."""
+
+    model: StrictStr
+    engine: StrictStr = "embedded"
+    device: StrictStr = "auto"
+    name: StrictStr = ""
+    workload: WorkloadIn = Field(default_factory=WorkloadIn)
+    sla: dict[str, StrictFloat | StrictInt] = Field(default_factory=dict)
+    knobs: dict[str, list[StrictInt | StrictFloat | StrictStr]] = Field(default_factory=dict)
+    latency_metric: StrictStr = "tpot_p99_ms"
+    budget: BudgetIn = Field(default_factory=BudgetIn)
+    window: WindowIn = Field(default_factory=WindowIn)
+    quality: QualityIn = Field(default_factory=QualityIn)
+    seed: StrictInt = 0
+
+    def to_request(self) -> TuneRequest:
+        """Build the request; raises InvalidRequest naming field, value and remedy."""
+        return TuneRequest(
+            model=self.model,
+            engine=self.engine,
+            device=self.device,
+            name=self.name,
+            workload=WorkloadSpec(
+                scenario=self.workload.scenario,
+                prompt_tokens=token_range("workload.prompt_tokens", self.workload.prompt_tokens),
+                output_tokens=token_range("workload.output_tokens", self.workload.output_tokens),
+                concurrency=self.workload.concurrency,
+                seed=self.workload.seed,
+            ),
+            sla=tuple(Limit(metric=metric, bound_ms=bound) for metric, bound in self.sla.items()),
+            knobs=tuple(KnobRange(name=name, values=tuple(values)) for name, values in self.knobs.items()),
+            latency_metric=self.latency_metric,
+            budget=Budget(trials=self.budget.trials, minutes=self.budget.minutes),
+            window=WindowRule(**self.window.model_dump()),
+            quality=QualityGate(**self.quality.model_dump()),
+            seed=self.seed,
+        )
+
+
+def token_range(field: str, text: int | str) -> tuple[int, int]:
+    """Read `64-192` or `128`; raises InvalidRequest."""
+    low, _, high = str(text).partition("-")
+    try:
+        return int(low), int(high or low)
+    except ValueError:
+        raise InvalidRequest(field, text, "write LOW-HIGH or one number, as in 64-192") from None
+
+
+class EstimateOut(BaseModel):
+    """A figure with its 95 % interval; a bound that the data cannot give is null."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class DistributionOut(BaseModel):
+    """A latency in milliseconds."""
+
+    count: int
+    mean: EstimateOut | None
+    p50: EstimateOut | None
+    p90: EstimateOut | None
+    p95: EstimateOut | None
+    p99: EstimateOut | None
+
+
+class EnergyOut(BaseModel):
+    """Where an energy figure comes from."""
+
+    energy_j: float | None
+    uncertainty_j: float | None
+    #: What was inside the measurement: gpu, module, cpu_package, cpu_share ...
+    scope: str
+    #: How it was obtained: counter, integrated, estimate ...
+    method: str
+    detail: str
+    #: True when nothing was measured.
+    is_estimate: bool
+    device_uuids: list[str]
+    #: Why the figure must not be used; empty means valid.
+    reasons: list[str]
+    notes: list[str]
+
+
+class QualityOut(BaseModel):
+    """What the precision costs against fp32 on the job's own text."""
+
+    num_tokens: int
+    perplexity: float
+    perplexity_ratio: float
+    top1_agreement: float
+
+
+class MeasurementOut(BaseModel):
+    """What one window showed."""
+
+    window_s: float
+    warmup_s: float
+    output_tokens: int
+    prompt_tokens: int
+    num_finished: int
+    num_failed: int
+    num_preemptions: int
+    mean_running: float
+    output_tok_s: EstimateOut
+    tok_per_j: EstimateOut | None
+    j_per_tok: EstimateOut | None
+    mean_power_w: float | None
+    ttft_ms: DistributionOut
+    tpot_ms: DistributionOut
+    itl_ms: DistributionOut
+    e2e_ms: DistributionOut
+    energy: EnergyOut
+    quality: QualityOut | None
+    engine: dict[str, Any]
+    reasons: list[str]
+
+
+class TrialOut(BaseModel):
+    """One attempt at one point."""
+
+    number: int
+    attempt: int
+    knobs: dict[str, int | float | str]
+    state: str
+    reason: str | None
+    detail: str | None
+    started_at: datetime
+    finished_at: datetime | None
+    measurement: MeasurementOut | None
+
+
+class PointOut(BaseModel):
+    """One operating point of a front, with what it is judged by first and everything measured behind it."""
+
+    trial: int
+    knobs: dict[str, int | float | str]
+    tok_per_j: EstimateOut
+    latency_ms: EstimateOut
+    output_tok_s: EstimateOut
+    mean_power_w: float | None
+    energy_scope: str
+    energy_method: str
+    is_estimate: bool
+    #: Tokens per joule over that of the default point; null when that was not measured.
+    gain_over_default: float | None
+    measurement: MeasurementOut
+
+
+class MissOut(BaseModel):
+    """A point that came near the limits, and what it misses."""
+
+    trial: int
+    knobs: dict[str, int | float | str]
+    detail: str
+    #: The worst limit is missed by this share of its bound.
+    missed_by: float
+
+
+class FrontOut(BaseModel):
+    """The operating points of a job that no other dominates, fastest first."""
+
+    job: str
+    model: str
+    latency_metric: str
+    #: tokens per joule x milliseconds, up to latency_reference_ms.
+    hypervolume: float
+    latency_reference_ms: float | None
+    #: True while trials may still be added.
+    is_final: bool
+    points: list[PointOut]
+    #: Filled when no point meets the limits.
+    nearest_misses: list[MissOut]
+
+
+class JobOut(BaseModel):
+    """A job at the moment of asking."""
+
+    id: str
+    name: str
+    state: str
+    #: True when its worker died and another may go on with it.
+    is_interrupted: bool
+    model: str
+    engine: str
+    device: str
+    device_uuid: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    ended_because: str | None
+    message: str | None
+    trials: dict[str, int]
+    budget_trials: int
+    front_size: int
+    latency_metric: str
+    sla: dict[str, float]
+    knobs: dict[str, list[int | float | str]]
+
+
+class JobsOut(BaseModel):
+    """Jobs, newest first; `next` continues the list when it is not null."""
+
+    items: list[JobOut]
+    next: str | None
+
+
+class TrialsOut(BaseModel):
+    """Every attempt of a job by number and attempt."""
+
+    items: list[TrialOut]

@@ -1,0 +1,58 @@
+"""WATTFRONT_* environment variables, read once by `cli.main` and passed down. Documented in README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from api.errors import UsageError
+
+
+def _default_database_url() -> str:
+    return f"sqlite:///{platformdirs.user_data_path('wattfront') / 'wattfront.db'}"
+
+
+def _default_cache_dir() -> Path:
+    return platformdirs.user_cache_path("wattfront")
+
+
+class Settings(BaseSettings):
+    """The operator's choices."""
+
+    model_config = SettingsConfigDict(env_prefix="WATTFRONT_", frozen=True, extra="ignore")
+
+    #: SQLAlchemy URL of the one store.
+    database_url: str = Field(default_factory=_default_database_url)
+    #: Where fetched and converted models are kept.
+    cache_dir: Path = Field(default_factory=_default_cache_dir)
+    #: Address and port of the web service.
+    host: str = "127.0.0.1"
+    port: int = Field(default=8710, ge=0, le=65535)
+    #: Watts of one core, idle and fully loaded, for the labelled estimate; see docs/measuring.md.
+    cpu_core_idle_w: float | None = Field(default=None, ge=0)
+    cpu_core_max_w: float | None = Field(default=None, gt=0)
+
+
+def load_settings() -> Settings:
+    """Read the environment; raise UsageError naming the variable, its value and what is allowed."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "WATTFRONT_" + str(first["loc"][0]).upper()
+        raise UsageError(f"{name} is {first['input']!r}: {first['msg'].lower()}") from error
+    if (settings.cpu_core_idle_w is None) != (settings.cpu_core_max_w is None):
+        raise UsageError("WATTFRONT_CPU_CORE_IDLE_W and WATTFRONT_CPU_CORE_MAX_W belong together: set both or neither")
+    if (
+        settings.cpu_core_idle_w is not None
+        and settings.cpu_core_max_w is not None
+        and settings.cpu_core_idle_w > settings.cpu_core_max_w
+    ):
+        raise UsageError(
+            f"WATTFRONT_CPU_CORE_IDLE_W is {settings.cpu_core_idle_w:g}: it must not exceed WATTFRONT_CPU_CORE_MAX_W, "
+            f"which is {settings.cpu_core_max_w:g}"
+        )
+    return settings

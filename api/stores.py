@@ -1,0 +1,70 @@
+"""One database with all its stores, opened once and passed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from db import migrate
+from db.database import Database
+from db.devices import DeviceStore
+from db.errors import DatabaseNotWritable
+from db.fronts import FrontStore
+from db.job import Job
+from db.jobs import JobStore
+from db.trials import TrialStore
+from tuner.pareto import Front, front_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Everything that is kept."""
+
+    database: Database
+    jobs: JobStore
+    trials: TrialStore
+    fronts: FrontStore
+    devices: DeviceStore
+
+    def front(self, job: Job) -> Front:
+        """Return a job's front as its trials are now; for a job that has ended, the stored one."""
+        stored = self.fronts.latest(job.id) if job.has_ended else None
+        if stored is not None:
+            return stored
+        return front_of(self.trials.history(job.id), job.request.latency_metric, created_at=utc_now())
+
+
+def utc_now() -> datetime:
+    """Return the time for records."""
+    return datetime.now(UTC)
+
+
+def open_stores(url: str) -> Stores:
+    """Open the database and bring its tables to this version. Raises the named errors of `db.errors`."""
+    _make_folder(url)
+    database = Database(url)
+    migrate.upgrade(database)
+    return Stores(
+        database=database,
+        jobs=JobStore(database, utc_now),
+        trials=TrialStore(database, utc_now),
+        fronts=FrontStore(database),
+        devices=DeviceStore(database, utc_now),
+    )
+
+
+def _make_folder(url: str) -> None:
+    """Create the folder of the default SQLite file on first use."""
+    try:
+        name = make_url(url).database if url.startswith("sqlite") else None
+    except ArgumentError:
+        return  # Database says what is wrong with it
+    if name and name != ":memory:":
+        try:
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatabaseNotWritable(f"cannot create the folder of {url}: {error.strerror}; create it") from error

@@ -1,0 +1,87 @@
+"""Service and worker on one machine, supervised: a process that dies is started again, a signal ends both.
+
+Knows nothing of jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import httpx
+import structlog
+
+from api.errors import UsageError
+from api.settings import Settings
+
+log = structlog.get_logger()
+
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 30.0
+#: A process that dies sooner than this after its start is not started again at once.
+_SHORT_LIFE_S = 5.0
+
+
+class Supervisor:
+    """Runs `wattfront serve` and `wattfront worker` as child processes while the context is open."""
+
+    def __init__(self, settings: Settings, *, options: Sequence[str]) -> None:
+        self._url = f"http://{settings.host}:{settings.port}"
+        self._commands = {name: [sys.executable, "-m", "api.cli", name, *options] for name in ("serve", "worker")}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started_s: dict[str, float] = {}
+
+    def __enter__(self) -> Supervisor:
+        for name in self._commands:
+            self._start(name)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        for name, process in self._processes.items():
+            try:
+                process.wait(max(0.1, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("process_killed", process=name)
+                process.kill()
+                process.wait()
+
+    def wait_until_healthy(self) -> None:
+        """Return when the service answers; raise UsageError when it ends or takes too long."""
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if (code := self._processes["serve"].poll()) is not None:
+                raise UsageError(f"the web service ended at once (exit code {code}); its message stands above")
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self._url}/healthz", timeout=1.0, trust_env=False).status_code == 200:
+                    return
+            time.sleep(0.1)  # between two polls of the port, bounded by the deadline
+        raise UsageError(f"the web service did not answer at {self._url} within {_START_TIMEOUT_S:.0f} s")
+
+    def watch(self) -> None:
+        """Start again whatever has died."""
+        for name, process in list(self._processes.items()):
+            if process.poll() is not None and time.monotonic() - self._started_s[name] > _SHORT_LIFE_S:
+                log.warning("process_restarted", process=name, exit_code=process.returncode)
+                self._start(name)
+
+    def run(self, should_stop: Callable[[], bool], *, poll_s: float = 0.5) -> None:
+        """Watch until told to stop."""
+        while not should_stop():
+            self.watch()
+            time.sleep(poll_s)
+
+    def _start(self, name: str) -> None:
+        self._started_s[name] = time.monotonic()
+        # In a session of their own: Ctrl-C in the terminal is for the supervisor, which then ends them in order.
+        self._processes[name] = subprocess.Popen(self._commands[name], start_new_session=True)

@@ -1,0 +1,259 @@
+"""Jobs: create, find, claim under a lease, keep, end, cancel.
+
+A claim is a random token in the job's row: whoever carries it may write, nobody else. Leases are judged by the clock
+that is passed in, so workers on several machines need roughly equal clocks. Knows nothing of how a job is run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Select, case, func, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from db.database import Database
+from db.errors import AmbiguousJob, DeviceNotStored, JobClaimed, JobEnded, JobNotFound
+from db.job import ENDED, Claim, Job, JobState
+from db.leases import held_job, interrupt_running
+from db.records import claim_of, job_of, request_to_json
+from db.tables import DeviceRow, FrontRow, JobRow, TrialRow
+from tuner.request import TuneRequest
+from tuner.trial import TrialState
+
+__all__ = ["Claim", "Job", "JobState", "JobStore"]
+
+MIN_PREFIX = 4
+#: Candidates that an ambiguous id names at most.
+MAX_CANDIDATES = 5
+
+Jobs = list[Job]
+
+
+class JobStore:
+    """The jobs of one database."""
+
+    def __init__(self, database: Database, now: Callable[[], datetime]) -> None:
+        self._database = database
+        self._now = now
+
+    def create(self, request: TuneRequest, *, idempotency_key: str | None = None) -> Job:
+        """Store a request as a queued job.
+
+        The same key again returns the job it first made, whatever the request now says; compare `job.request` to
+        notice.
+        """
+        try:
+            with self._database.transaction() as session:
+                row = _with_key(session, idempotency_key)
+                if row is None:
+                    row = _new_row(request, idempotency_key, self._now())
+                    session.add(row)
+                    session.flush()
+                return _jobs_of(session, [row])[0]
+        except IntegrityError:  # on PostgreSQL another process may insert the key after we looked
+            with self._database.read() as session:
+                row = _with_key(session, idempotency_key)
+                if row is None:
+                    raise
+                return _jobs_of(session, [row])[0]
+
+    def get(self, job_id: str) -> Job:
+        """Find a job by its id, or by the first 4 or more characters of it. Raises JobNotFound, AmbiguousJob."""
+        with self._database.read() as session:
+            return _jobs_of(session, [_find(session, job_id)])[0]
+
+    def list(self, *, limit: int, state: JobState | None = None, before: str | None = None) -> Jobs:
+        """Return at most `limit` jobs, newest first; those created before the job `before`, to go on with a list."""
+        with self._database.read() as session:
+            query = select(JobRow).order_by(JobRow.seq.desc()).limit(limit)
+            if state is not None:
+                query = query.where(JobRow.state == state)
+            if before is not None:
+                query = query.where(JobRow.seq < _find(session, before).seq)
+            return _jobs_of(session, session.scalars(query).all())
+
+    def claim(self, job_id: str, owner: str, lease_s: float, *, reopen: bool = False) -> Claim:
+        """Take a job that is queued or whose lease ran out, and with `reopen` one that was cancelled.
+
+        Raises JobNotFound, JobClaimed, JobEnded.
+        """
+        with self._database.transaction() as session:
+            row = _locked(session, job_id)
+            now = self._now()
+            if row.state in ENDED and not (reopen and row.state == JobState.CANCELLED):
+                raise JobEnded(job_id, state=row.state)
+            if row.owner is not None and row.lease_expires_at is not None and row.lease_expires_at > now:
+                raise JobClaimed(job_id, owner=row.owner, lease_expires_at=row.lease_expires_at)
+            return _take(session, row, owner=owner, lease_s=lease_s, now=now)
+
+    def claim_next(self, owner: str, lease_s: float) -> Claim | None:
+        """Take the oldest queued job, else the oldest whose lease ran out, else nothing; no two workers get one job."""
+        with self._database.transaction() as session:
+            now = self._now()
+            row = session.scalar(_claimable(now))
+            return None if row is None else _take(session, row, owner=owner, lease_s=lease_s, now=now)
+
+    def expire(self, is_dead: Callable[[str], bool]) -> int:
+        """Let the leases of owners that are known to be dead run out now; return how many.
+
+        A lease protects against what cannot be known; a worker on this machine whose process is gone needs no wait.
+        """
+        with self._database.transaction() as session:
+            now = self._now()
+            held = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_expires_at > now)
+            dead = [row for row in session.scalars(held.with_for_update()) if row.owner and is_dead(row.owner)]
+            for row in dead:
+                row.lease_expires_at = now
+            return len(dead)
+
+    def heartbeat(self, claim: Claim, lease_s: float) -> Claim:
+        """Keep a claim for `lease_s` more; the result says whether an end was asked for. Raises LeaseLost."""
+        with self._database.transaction() as session:
+            row = held_job(session, claim)
+            row.lease_expires_at = self._now() + timedelta(seconds=lease_s)
+            return claim_of(row)
+
+    def set_device(self, claim: Claim, device_uuid: str) -> None:
+        """Note the device that a job runs on. Raises LeaseLost, DeviceNotStored."""
+        with self._database.transaction() as session:
+            row = held_job(session, claim)
+            if session.get(DeviceRow, device_uuid) is None:
+                raise DeviceNotStored(device_uuid)
+            row.device_uuid = device_uuid
+
+    def finish(self, claim: Claim, state: JobState, ended_because: str, message: str | None = None) -> None:
+        """End a job as FINISHED, FAILED or CANCELLED. Raises LeaseLost."""
+        if state not in ENDED:
+            raise ValueError(f"a job cannot end as {state}; choose {', '.join(sorted(ENDED))}")
+        with self._database.transaction() as session:
+            row = held_job(session, claim)
+            _end(session, row, state=state, ended_because=ended_because, message=message, now=self._now())
+
+    def release(self, claim: Claim) -> None:
+        """Put a job with work left back into the queue, or end it if that was asked for. Raises LeaseLost."""
+        with self._database.transaction() as session:
+            row = held_job(session, claim)
+            if row.cancel_requested:
+                _cancel(session, row, now=self._now())
+                return
+            interrupt_running(session, row.id, reason="released", now=self._now())
+            row.state = JobState.QUEUED
+            row.owner = row.token = row.lease_expires_at = None
+
+    def request_cancel(self, job_id: str) -> Job:
+        """Ask for a job's end: at once when no live worker holds it, else at its worker's next heartbeat.
+
+        Nothing happens to a job that has ended. Raises JobNotFound.
+        """
+        with self._database.transaction() as session:
+            row = _locked(session, job_id)
+            if row.state not in ENDED:
+                row.cancel_requested = True
+                if row.lease_expires_at is None or row.lease_expires_at <= self._now():
+                    _cancel(session, row, now=self._now())
+            session.flush()
+            return _jobs_of(session, [row])[0]
+
+
+def _new_row(request: TuneRequest, idempotency_key: str | None, now: datetime) -> JobRow:
+    return JobRow(
+        id=uuid.uuid4().hex,
+        idempotency_key=idempotency_key,
+        name=request.name,
+        request=request_to_json(request),
+        state=JobState.QUEUED,
+        created_at=now,
+        cancel_requested=False,
+        resume_count=0,
+    )
+
+
+def _with_key(session: Session, idempotency_key: str | None) -> JobRow | None:
+    if idempotency_key is None:
+        return None
+    return session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
+
+
+def _find(session: Session, job_id: str) -> JobRow:
+    row = session.scalar(select(JobRow).where(JobRow.id == job_id))
+    if row is not None:
+        return row
+    if len(job_id) < MIN_PREFIX:
+        raise JobNotFound(job_id)
+    fits = select(JobRow).where(JobRow.id.startswith(job_id.lower(), autoescape=True)).order_by(JobRow.id)
+    rows = session.scalars(fits.limit(MAX_CANDIDATES)).all()
+    if not rows:
+        raise JobNotFound(job_id)
+    if len(rows) > 1:
+        raise AmbiguousJob(job_id, [row.id for row in rows])
+    return rows[0]
+
+
+def _locked(session: Session, job_id: str) -> JobRow:
+    row = session.scalar(select(JobRow).where(JobRow.id == job_id).with_for_update())
+    if row is None:
+        raise JobNotFound(job_id)
+    return row
+
+
+def _claimable(now: datetime) -> Select[JobRow]:
+    """Select the job to do next, passing over those that another claim is just taking.
+
+    SQLite has no row locks and ignores FOR UPDATE: there the transaction holds the database's write lock.
+    """
+    is_queued = JobRow.state == JobState.QUEUED
+    is_expired = (JobRow.state == JobState.RUNNING) & (JobRow.lease_expires_at <= now)
+    return (
+        select(JobRow)
+        .where(or_(is_queued, is_expired))
+        .order_by(case((is_queued, 0), else_=1), JobRow.seq)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def _take(session: Session, row: JobRow, *, owner: str, lease_s: float, now: datetime) -> Claim:
+    interrupt_running(session, row.id, reason="worker_lost", now=now)
+    if row.started_at is None:
+        row.started_at = now
+    else:
+        row.resume_count += 1
+    row.state = JobState.RUNNING
+    row.ended_because = row.message = row.finished_at = None
+    row.cancel_requested = False
+    row.owner = owner
+    row.token = uuid.uuid4().hex
+    row.lease_expires_at = now + timedelta(seconds=lease_s)
+    return claim_of(row)
+
+
+def _cancel(session: Session, row: JobRow, *, now: datetime) -> None:
+    _end(session, row, state=JobState.CANCELLED, ended_because="cancelled", message=None, now=now)
+
+
+def _end(
+    session: Session, row: JobRow, *, state: JobState, ended_because: str, message: str | None, now: datetime
+) -> None:
+    interrupt_running(session, row.id, reason="job_ended", now=now)
+    row.state = state
+    row.ended_because = ended_because
+    row.message = message
+    row.finished_at = now
+    row.token = row.lease_expires_at = None
+
+
+def _jobs_of(session: Session, rows: Sequence[JobRow]) -> Jobs:
+    """Turn rows into jobs, counting trials and front points of all of them in two queries."""
+    ids = [row.id for row in rows]
+    num_trials: dict[str, dict[TrialState, int]] = defaultdict(dict)
+    by_state = select(TrialRow.job_id, TrialRow.state, func.count()).where(TrialRow.job_id.in_(ids))
+    for job_id, state, count in session.execute(by_state.group_by(TrialRow.job_id, TrialRow.state)):
+        num_trials[job_id][TrialState(state)] = count
+    latest = select(func.max(FrontRow.id)).where(FrontRow.job_id.in_(ids)).group_by(FrontRow.job_id)
+    sizes = session.execute(select(FrontRow.job_id, FrontRow.num_points).where(FrontRow.id.in_(latest)))
+    front_sizes = {row.job_id: row.num_points for row in sizes}
+    return [job_of(row, num_trials=num_trials.get(row.id, {}), front_size=front_sizes.get(row.id, 0)) for row in rows]

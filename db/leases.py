@@ -1,0 +1,59 @@
+"""Proving a claim, and what becomes of the trials that a dead claim left behind.
+
+Works inside the caller's transaction. Knows nothing of who claims or why.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
+
+from db.errors import LeaseLost
+from db.job import Claim, JobState
+from db.tables import JobRow, TrialRow
+from tuner.trial import TrialState
+
+#: Reason of a trial whose second attempt was cut short as well.
+INTERRUPTED_TWICE = "interrupted_twice"
+
+
+def held_job(session: Session, claim: Claim) -> JobRow:
+    """Return the job's row, locked, if the claim still holds it. Raises LeaseLost.
+
+    A lease that ran out unnoticed still counts: a slow worker that nobody replaced may go on.
+    """
+    row = session.scalar(
+        select(JobRow)
+        .where(JobRow.id == claim.job_id, JobRow.token == claim.token, JobRow.state == JobState.RUNNING)
+        .with_for_update()
+    )
+    if row is None:
+        raise LeaseLost(claim.job_id, owner=claim.owner)
+    return row
+
+
+def interrupt_running(session: Session, job_id: str, *, reason: str, now: datetime) -> None:
+    """End the trials that a job's last claim left RUNNING, so that none of them runs without an owner."""
+    running = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.state == TrialState.RUNNING)
+    for row in session.scalars(running.with_for_update()).all():
+        row.state, row.reason, row.detail = outcome_of_interruption(session, row, reason=reason)
+        row.finished_at = now
+
+
+def outcome_of_interruption(session: Session, row: TrialRow, *, reason: str) -> tuple[str, str, str]:
+    """Return state, reason and detail of an attempt cut short: once is bad luck, twice is the point's fault."""
+    was_interrupted_before = session.scalar(
+        select(
+            exists().where(
+                TrialRow.job_id == row.job_id,
+                TrialRow.number == row.number,
+                TrialRow.attempt < row.attempt,
+                TrialRow.state == TrialState.INTERRUPTED,
+            )
+        )
+    )
+    if was_interrupted_before:
+        return TrialState.FAILED, INTERRUPTED_TWICE, f"attempt {row.attempt} was cut short as well ({reason})"
+    return TrialState.INTERRUPTED, reason, f"attempt {row.attempt} was cut short; the point is tried once more"

@@ -1,0 +1,10 @@
+"""Serve token sequences; know nothing of watts, SLAs or SQL.
+
+- errors: what can go wrong, each with its remedy
+- request: a request in, its token times out
+- settings: the knobs an engine understands
+- load: requests and how they arrive
+- serving: the seam every engine implements
+- host, child: run an engine in a process of its own
+- embedded: our PyTorch engine
+"""

@@ -1,0 +1,18 @@
+"""Our serving engine in PyTorch: continuous batching with chunked prefill over a paged KV cache.
+
+Reading order is import order. The first group is free of torch and tested in microseconds.
+
+- config: the shape of a model, read from a config.json and checked
+- sequence: a request in the engine, the only mutable state
+- blocks: which KV-cache blocks are free
+- scheduler: which tokens run in a step: decodes first, then prefill chunks
+- stopping: stop strings over token borders
+- gguf_file, models: from a model's name to a checked folder of files
+
+- tokenizer: text to token ids and back, one token at a time
+- rope, quantize, weights, llama: the decoder
+- kv_cache, attention: keys and values of running sequences, and reading them
+- sampling: logits to token ids
+- runner: a batch to logits
+- loop: the step: schedule, run, sample, finish
+"""

@@ -1,0 +1,249 @@
+"""The engine: continuous batching, one step at a time.
+
+`step` is the table of contents: schedule, run, sample, finish. Knows nothing of processes, watts or SLAs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.embedded.blocks import BlockPool
+from engine.embedded.runner import ModelRunner
+from engine.embedded.sampling import sample
+from engine.embedded.scheduler import Batch, Scheduler, Slice
+from engine.embedded.sequence import Sequence
+from engine.embedded.stopping import StopMatcher
+from engine.embedded.tokenizer import Detokenizer, Tokenizer
+from engine.errors import NumericsError, RequestRefused, RequestTooLong
+from engine.load import ClosedLoad, Observer, Progress
+from engine.request import FinishReason, Request, RequestRecord
+from engine.serving import TokenScores
+from engine.settings import EngineInfo, EngineSettings
+
+#: Of this engine, for the fingerprint of measurements: raise it when speed or output may change.
+VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step brought forth."""
+
+    progress: Progress
+    #: (request id, text that may be delivered now), in the order of the step's rows.
+    texts: tuple[tuple[str, str], ...]
+
+
+class EmbeddedEngine:
+    """Our engine in this process. Not safe for use from several threads."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        folder: Path,
+        *,
+        model_hash: str = "",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        started_s = now()
+        self._now = now
+        self._settings = settings
+        self._tokenizer = Tokenizer(folder)
+        self._runner = ModelRunner(folder, settings)
+        self.pool = BlockPool(self._runner.num_blocks, settings.block_size)
+        self.scheduler = Scheduler(
+            self.pool,
+            max_batch=settings.max_batch,
+            prefill_chunk=settings.prefill_chunk,
+            max_context=self._runner.max_context,
+        )
+        self._outputs: dict[str, _Output] = {}
+        self._info = self._describe(model_hash, now() - started_s)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was opened."""
+        return self._info
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the text's token ids, without special tokens added."""
+        return self._tokenizer.encode(text)
+
+    def set_prefill_chunk(self, prefill_chunk: int) -> None:
+        """Change the live knob between two loads."""
+        self.scheduler.prefill_chunk = prefill_chunk
+
+    def add(self, request: Request, arrival_s: float | None = None) -> Sequence:
+        """Queue a request; raise RequestRefused (or RequestTooLong), changing nothing, if it can never be served."""
+        if (highest := max(request.prompt_token_ids)) >= self._runner.config.vocab_size:
+            raise RequestRefused(f"request {request.request_id}: token id {highest} is not in the vocabulary")
+        if request.request_id in self._outputs:
+            raise RequestRefused(f"request {request.request_id}: a request of that id is already in the engine")
+        sequence = Sequence.of(request, self._now() if arrival_s is None else arrival_s)
+        self.scheduler.add(sequence)
+        self._outputs[request.request_id] = _Output(self._tokenizer.stream(), StopMatcher(request.stop), sequence)
+        return sequence
+
+    def cancel(self, request_id: str) -> RequestRecord | None:
+        """End a request wherever it is; None when the engine does not have it (any more)."""
+        output = self._outputs.get(request_id)
+        return None if output is None else self._end(output.sequence, FinishReason.CANCELLED)
+
+    def step(self) -> StepResult:
+        """Advance every running sequence by one slice."""
+        batch = self.scheduler.schedule()
+        logits = self._runner.run(batch)
+        self.scheduler.computed(batch)
+        sampled = [piece for piece in batch.slices if piece.is_sampled]
+        token_ids = sample(logits, [piece.sequence for piece in sampled])
+        return self._finish(batch, sampled, token_ids)
+
+    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
+        """Serve a closed load until it is used up or the observer says stop; see `ServingEngine.run`."""
+        records: list[RequestRecord] = []
+        try:
+            self._fill(load)
+            while self.scheduler.has_work:
+                progress = self.step().progress
+                records.extend(progress.finished)
+                if not observer(progress):
+                    break
+                self._fill(load)
+        finally:  # also when a request was refused: the next load must find an empty engine
+            in_flight = [self._end(output.sequence, FinishReason.CANCELLED) for output in list(self._outputs.values())]
+        return records + in_flight
+
+    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
+        """Run the tokens through the model once, in chunks.
+
+        Raises NumericsError when a logit is not finite, RequestTooLong when the text exceeds the context.
+        """
+        if len(token_ids) > self._runner.max_context:
+            raise RequestTooLong(f"{len(token_ids)} tokens to score, but the context is {self._runner.max_context}")
+        request = Request(request_id="score", prompt_token_ids=token_ids, max_tokens=1)
+        sequence = Sequence.of(request, self._now())
+        top: list[int] = []
+        logprobs: list[float] = []
+        try:
+            self.pool.grow(sequence, len(token_ids))
+            while sequence.num_pending:
+                count = min(self.scheduler.prefill_chunk, sequence.num_pending)
+                batch = Batch((), (Slice(sequence, sequence.num_computed, count),))
+                self._score_rows(batch, top, logprobs)
+                sequence.num_computed += count
+        except NumericsError:
+            self._runner.wipe(sequence.block_table)
+            raise
+        finally:
+            self.pool.release(sequence)
+        return TokenScores(top_token_ids=tuple(top), logprobs=tuple(logprobs))
+
+    def close(self) -> None:
+        """Nothing to do: the memory goes with the object."""
+
+    def _score_rows(self, batch: Batch, top: list[int], logprobs: list[float]) -> None:
+        logits = self._runner.run(batch, all_rows=True)
+        if not math.isfinite(float(logits.sum())):
+            raise NumericsError(f"{self._settings.model} in {self._settings.precision}: logits are not finite")
+        piece = batch.prefills[0]
+        following = piece.sequence.token_ids[piece.start + 1 : piece.start + piece.count + 1]
+        rows = torch.log_softmax(logits[: len(following)], dim=-1)
+        top.extend(rows.argmax(dim=-1).tolist())
+        logprobs.extend(rows.gather(1, torch.tensor(following, device=rows.device)[:, None])[:, 0].tolist())
+
+    def _fill(self, load: ClosedLoad) -> None:
+        missing = load.concurrency - len(self._outputs)
+        for request in itertools.islice(load.requests, max(0, missing)):
+            self.add(request)
+
+    def _finish(self, batch: Batch, sampled: list[Slice], token_ids: list[int | None]) -> StepResult:
+        """Give every sampled sequence its token and end those that are done."""
+        time_s = self._now()
+        num_running = len(self.scheduler.running)
+        first_tokens: list[str] = []
+        finished: list[RequestRecord] = []
+        texts: list[tuple[str, str]] = []
+        for piece, token_id in zip(sampled, token_ids, strict=True):
+            sequence, request_id = piece.sequence, piece.sequence.request.request_id
+            if token_id is None:
+                self._runner.wipe(sequence.block_table)
+                finished.append(self._end(sequence, FinishReason.ERROR, "numerics: logits are not finite"))
+                continue
+            reason, text = self._append(sequence, token_id, time_s)
+            if text:
+                texts.append((request_id, text))
+            if sequence.num_output_tokens == 1:
+                first_tokens.append(request_id)
+            if reason is not None:
+                finished.append(self._end(sequence, reason))
+        progress = Progress(
+            time_s=time_s,
+            num_running=num_running,
+            num_waiting=len(self.scheduler.waiting),
+            num_tokens=sum(token_id is not None for token_id in token_ids),
+            num_prompt_tokens=sum(chunk.count for chunk in batch.prefills),
+            first_tokens=tuple(first_tokens),
+            finished=tuple(finished),
+            kv_blocks_used=self.pool.num_used,
+        )
+        return StepResult(progress=progress, texts=tuple(texts))
+
+    def _append(self, sequence: Sequence, token_id: int, time_s: float) -> tuple[FinishReason | None, str]:
+        """Note a token, and return why it was the last one (or None) and the text it sets free."""
+        request = sequence.request
+        sequence.token_ids.append(token_id)
+        sequence.token_times_s.append(time_s)
+        output = self._outputs[request.request_id]
+        is_eos = token_id in self._runner.config.eos_token_ids and not request.ignore_eos
+        text = "" if is_eos else output.stops.feed(output.detokenizer.feed(token_id))
+        reason = None
+        if is_eos or output.stops.is_stopped:
+            reason = FinishReason.STOP
+        elif sequence.num_output_tokens == request.max_tokens:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            text += output.stops.flush()
+        sequence.text += text
+        return reason, text
+
+    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> RequestRecord:
+        output = self._outputs.pop(sequence.request.request_id)
+        if reason is FinishReason.CANCELLED:
+            sequence.text += output.stops.flush()
+        self.scheduler.finish(sequence, reason, error)
+        return sequence.record()
+
+    def _describe(self, model_hash: str, start_s: float) -> EngineInfo:
+        runner = self._runner
+        is_cuda = runner.device.type == "cuda"
+        capability = "sm_{}{}".format(*torch.cuda.get_device_capability()) if is_cuda else ""
+        return EngineInfo(
+            engine="embedded",
+            version=f"{VERSION}+torch{torch.__version__}",
+            model=self._settings.model,
+            model_hash=model_hash,
+            precision=self._settings.precision,
+            device="cuda:0" if is_cuda else "cpu",
+            max_context=runner.max_context,
+            num_kv_blocks=runner.num_blocks,
+            num_parameters=runner.config.num_parameters,
+            start_s=start_s,
+            isa=capability or torch.backends.cpu.get_cpu_capability(),
+            pids=(os.getpid(),),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Output:
+    """The text side of a running request."""
+
+    detokenizer: Detokenizer
+    stops: StopMatcher
+    sequence: Sequence

@@ -1,0 +1,196 @@
+"""Run an engine in a child process, so that a crash, an out-of-memory kill or a hang costs one trial and nothing else.
+
+Knows nothing of torch: it starts `engine.child` and speaks `engine.wire` with it. The child leads a process group of
+its own, so Ctrl-C in a terminal does not reach it, and everything it started ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from engine import wire
+from engine.errors import EngineDied, error_of_kind
+from engine.load import ClosedLoad, Observer
+from engine.request import Request, RequestRecord
+from engine.serving import TokenScores
+from engine.settings import EngineInfo, EngineSettings
+from engine.wire import Message
+
+#: Silence after which an engine counts as hung. The longest step (a bf16 prefill on an old CPU) takes some 20 s.
+DEFAULT_SILENCE_S = 180.0
+#: From asking a child to end to killing its process group.
+_GRACE_S = 5.0
+#: Requests kept ready in the child, as a multiple of the concurrency, so that it never waits for the host.
+_READY_FACTOR = 4
+
+
+class EngineHost:
+    """An embedded engine in a child process; implements `ServingEngine`."""
+
+    def __init__(
+        self, settings: EngineSettings, folder: Path, *, model_hash: str, silence_s: float = DEFAULT_SILENCE_S
+    ) -> None:
+        """Start the child and wait until its engine is open.
+
+        Raises the engine's own errors by their class, EngineDied when the child ends or goes silent.
+        """
+        self._silence_s = silence_s
+        self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115 - lives as long as the child; closed in close()
+        self._process = _start_child(self._log)
+        self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        threading.Thread(target=self._receive, daemon=True).start()
+        try:
+            self._send({"op": "open", "settings": settings, "folder": str(folder), "model_hash": model_hash})
+            self._info = wire.info_from(self._reply())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was opened."""
+        return self._info
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the text's token ids, without special tokens added."""
+        self._send({"op": "encode", "text": text})
+        return tuple(self._reply())
+
+    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
+        """Run the tokens through the model once; raise NumericsError when a logit is not finite."""
+        self._send({"op": "score", "token_ids": token_ids})
+        return wire.scores_from(self._reply())
+
+    def set_prefill_chunk(self, prefill_chunk: int) -> None:
+        """Change the live knob between two loads."""
+        self._send({"op": "set_prefill_chunk", "prefill_chunk": prefill_chunk})
+        self._reply()
+
+    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
+        """Serve a load; see `ServingEngine.run`."""
+        records: list[RequestRecord] = []
+        self._send({"op": "run", "concurrency": load.concurrency})
+        self._supply(load.requests, _READY_FACTOR * load.concurrency)
+        is_going_on = True
+        while True:
+            message = self._next()
+            if "progress" not in message:
+                return records + [wire.record_from(fields) for fields in _payload(message)]
+            progress = wire.progress_from(message["progress"])
+            records.extend(progress.finished)
+            if is_going_on and not observer(progress):
+                is_going_on = False
+                self._send({"op": "stop"})
+            elif is_going_on and progress.finished:
+                self._supply(load.requests, len(progress.finished))
+
+    def close(self) -> None:
+        """End the child and everything it started; return when they are gone. Idempotent."""
+        with contextlib.suppress(OSError, EngineDied):
+            self._send({"op": "close"})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_GRACE_S)
+        self._kill()
+        self._log.close()
+
+    def _supply(self, requests: Iterator[Request], count: int) -> None:
+        items = list(islice(requests, count))
+        if items:
+            self._send({"op": "requests", "items": items})
+        if len(items) < count:
+            self._send({"op": "end"})
+
+    def _send(self, message: Message) -> None:
+        assert self._process.stdin is not None
+        try:
+            wire.write(self._process.stdin, message)
+        except (OSError, ValueError) as error:
+            raise self._death("ended") from error
+
+    def _reply(self) -> Any:
+        return _payload(self._next())
+
+    def _next(self) -> Message:
+        try:
+            message = self._inbox.get(timeout=self._silence_s)
+        except queue.Empty:
+            raise self._death(f"gave no sign of life for {self._silence_s:g} s") from None
+        if message is None:
+            raise self._death("ended")
+        return message
+
+    def _receive(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with contextlib.suppress(ValueError):  # a line cut off by the child's death
+                self._inbox.put(wire.read(line))
+        self._inbox.put(None)
+
+    def _death(self, what: str) -> EngineDied:
+        """End what is left of the child and say how it went, with its last log lines."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.5 if what == "ended" else 0)
+        code = self._process.poll()
+        self._kill()
+        how = "" if code is None else f" with {_exit_words(code)}"
+        return EngineDied(f"engine process {self._process.pid} {what}{how}{self._last_lines()}")
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+    def _last_lines(self) -> str:
+        if self._log.closed:
+            return ""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
+        return "; its last log lines: " + " | ".join(lines) if lines else ""
+
+
+def _start_child(log: IO[bytes]) -> subprocess.Popen[str]:
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+
+
+def _payload(message: Message) -> Any:
+    if "error" in message:
+        raise error_of_kind(message["error"], message["message"])
+    return message["reply"]
+
+
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, possibly for lack of memory" if name == "SIGKILL" else name

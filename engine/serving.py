@@ -1,0 +1,47 @@
+"""The seam: what the tuner asks of any engine, in this process or another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.load import ClosedLoad, Observer
+from engine.request import RequestRecord
+from engine.settings import EngineInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    """How a model sees a given text, for comparing precisions."""
+
+    #: Most likely token after each position but the last.
+    top_token_ids: tuple[int, ...]
+    #: Natural log of the probability given to the token that follows.
+    logprobs: tuple[float, ...]
+
+
+class ServingEngine(Protocol):
+    """An opened engine."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was opened."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the text's token ids, without special tokens added."""
+
+    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
+        """Run the tokens through the model once; raise NumericsError when a logit is not finite."""
+
+    def set_prefill_chunk(self, prefill_chunk: int) -> None:
+        """Change the live knob between two loads."""
+
+    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
+        """Serve the load until it is used up or the observer says stop.
+
+        Requests still in flight at that moment are returned as CANCELLED with the tokens they had.
+        Raises EngineDied when the engine's process ends, and the engine's own errors by their class.
+        """
+
+    def close(self) -> None:
+        """End the engine and wait until its memory is free. Idempotent."""

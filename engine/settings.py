@@ -1,0 +1,78 @@
+"""The knobs an engine understands, validated, and what an opened engine says of itself. Free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import InvalidSettings
+
+#: Precision modes of the embedded engine: what weights are stored in and products are computed in.
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One launch of an engine. Changing anything but `prefill_chunk` needs a new launch."""
+
+    #: A folder, a .gguf file, a Hugging Face id or a built-in name.
+    model: str
+    precision: str = "fp32"
+    #: Sequences that run at once.
+    max_batch: int = 8
+    #: Prompt tokens a step computes at most, beside one token of every running decode.
+    prefill_chunk: int = 256
+    #: Longest prompt plus output; None takes the model's own.
+    max_context: int | None = None
+    #: Tokens in one KV-cache block.
+    block_size: int = 16
+    #: Blocks in the KV cache; None takes enough for max_batch sequences of max_context.
+    num_kv_blocks: int | None = None
+    #: Compute threads; None takes one per core this process may use.
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values no engine can take, naming field, value and remedy."""
+        if self.precision not in PRECISIONS:
+            raise InvalidSettings(f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}")
+        for field in ("max_batch", "prefill_chunk", "block_size"):
+            _require_positive(field, getattr(self, field))
+        for field in ("max_context", "num_kv_blocks", "num_threads"):
+            value = getattr(self, field)
+            if value is not None:
+                _require_positive(field, value)
+
+    def needs_relaunch(self, other: EngineSettings) -> bool:
+        """Tell whether going from these settings to `other` takes a new engine process."""
+        return any(
+            getattr(self, field) != getattr(other, field)
+            for field in self.__dataclass_fields__
+            if field != "prefill_chunk"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What an opened engine is, for the record of every trial."""
+
+    engine: str
+    version: str
+    model: str
+    #: SHA-256 over the weights, so that a changed checkpoint is another model.
+    model_hash: str
+    precision: str
+    #: torch device the model runs on: cpu, cuda:0.
+    device: str
+    max_context: int
+    num_kv_blocks: int
+    num_parameters: int
+    #: Seconds from asking for the engine to it being ready.
+    start_s: float
+    #: Instruction set the CPU kernels use, or the GPU's compute capability.
+    isa: str
+    #: Processes whose CPU time is the engine's.
+    pids: tuple[int, ...]
+
+
+def _require_positive(field: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidSettings(f"{field} is {value!r}; give a whole number of 1 or more")

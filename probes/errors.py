@@ -1,0 +1,54 @@
+"""What can go wrong when hardware is asked.
+
+ProbeError
+ |- UnknownDevice        no such device here
+ |- NotPermitted         the kernel or driver refuses this user
+ |- NotSupported         the device does not have it
+ |- ImplausibleReading   the answer cannot be true
+ |- CounterReset         an energy counter went backwards
+ '- DeviceLost           the device stopped answering
+"""
+
+from __future__ import annotations
+
+
+class ProbeError(Exception):
+    """Root of everything a probe raises; `kind` is stored as a reason."""
+
+    kind = "probe_error"
+
+
+class UnknownDevice(ProbeError):
+    """Choose one of the devices that `wattfront doctor` lists."""
+
+    kind = "unknown_device"
+
+
+class NotPermitted(ProbeError):
+    """Give the process the permission that the message names."""
+
+    kind = "not_permitted"
+
+
+class NotSupported(ProbeError):
+    """Use another source of power readings, or go without."""
+
+    kind = "not_supported"
+
+
+class ImplausibleReading(ProbeError):
+    """Measure again; if it persists, the driver's sensor is not to be trusted."""
+
+    kind = "implausible_reading"
+
+
+class CounterReset(ProbeError):
+    """Measure again; a driver reload, a suspend or a hotplugged CPU started the counter anew."""
+
+    kind = "counter_reset"
+
+
+class DeviceLost(ProbeError):
+    """Check the driver's log; the device must be reset or the machine restarted."""
+
+    kind = "device_lost"

@@ -1,0 +1,1 @@
+"""Tests of the probes: no GPU, no RAPL and no waiting needed."""

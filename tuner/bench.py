@@ -1,0 +1,144 @@
+"""Measure one operating point: open or reuse the engine, warm up, run one window under the meter, judge.
+
+Follows docs/measuring.md. A trial that fails is an outcome with a reason, not an exception; only what would fail every
+trial of the job (a damaged checkpoint, an unknown model, a device without any power reading) is raised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from engine.errors import CheckpointError, EngineDied, EngineError, InvalidSettings, NumericsError, UnknownModel
+from engine.load import ClosedLoad
+from engine.request import FinishReason, RequestRecord
+from engine.serving import ServingEngine, TokenScores
+from engine.settings import EngineSettings
+from probes.device import Device
+from tuner import quality
+from tuner.measurement import Measurement, Quality, summarise
+from tuner.objectives import Verdict, verdict
+from tuner.point import OperatingPoint
+from tuner.request import TuneRequest
+from tuner.space import concurrency_of, settings_of
+from tuner.trial import TrialState
+from tuner.window import SteadyWindow
+from tuner.workload import corpus_text, requests
+
+log = structlog.get_logger()
+
+#: Launches an engine; tests pass their own.
+OpenEngine = Callable[[EngineSettings], ServingEngine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of measuring a point."""
+
+    state: TrialState
+    reason: str | None = None
+    detail: str | None = None
+    measurement: Measurement | None = None
+
+
+class Bench:
+    """Measures points of one job, keeping the engine open while its launch knobs stay the same."""
+
+    def __init__(self, request: TuneRequest, device: Device, open_engine: OpenEngine) -> None:
+        self._request = request
+        self._device = device
+        self._open_engine = open_engine
+        self._opened: ServingEngine | None = None
+        self._settings: EngineSettings | None = None
+        self._corpus_ids: tuple[int, ...] = ()
+        self._scores: dict[str, TokenScores] = {}
+
+    def measure(self, point: OperatingPoint) -> Outcome:
+        """Run one window at the point and judge it.
+
+        Raises CheckpointError, UnknownModel or InvalidSettings: no other point could do better.
+        """
+        settings = settings_of(self._request, point)
+        try:
+            cost = self._quality(settings)
+            serving = self._engine_for(settings)
+            measurement, records = self._run_window(serving, point, settings)
+        except (CheckpointError, UnknownModel, InvalidSettings):
+            self.close()
+            raise
+        except NumericsError as error:
+            return Outcome(state=TrialState.INFEASIBLE, reason=error.kind, detail=str(error))
+        except EngineError as error:
+            self.close()  # whatever is left of it is not to be trusted
+            return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
+        return self._judge(dataclasses.replace(measurement, quality=cost), records)
+
+    def close(self) -> None:
+        """End the engine, if one is open."""
+        if self._opened is not None:
+            self._opened.close()
+        self._opened, self._settings = None, None
+
+    def _engine_for(self, settings: EngineSettings) -> ServingEngine:
+        """Return an engine with these settings: the open one where that will do."""
+        if self._opened is None or self._settings is None or self._settings.needs_relaunch(settings):
+            self.close()
+            self._opened = self._open_engine(settings)
+            log.info("engine_opened", precision=settings.precision, max_batch=settings.max_batch)
+        elif self._settings.prefill_chunk != settings.prefill_chunk:
+            self._opened.set_prefill_chunk(settings.prefill_chunk)
+        self._settings = settings
+        if not self._corpus_ids:
+            self._corpus_ids = self._opened.encode(corpus_text())
+        return self._opened
+
+    def _run_window(
+        self, serving: ServingEngine, point: OperatingPoint, settings: EngineSettings
+    ) -> tuple[Measurement, list[RequestRecord]]:
+        offered = concurrency_of(self._request, point)
+        load = ClosedLoad(
+            requests=requests(self._request.workload, self._corpus_ids, stream=f"{point.key}/"), concurrency=offered
+        )
+        meter = self._device.meter(serving.info.pids)
+        try:
+            window = SteadyWindow(self._request.window, meter, offered=offered, max_batch=settings.max_batch)
+            records = serving.run(load, window.observe)
+        finally:
+            meter.close()
+        if window.reading is None:
+            raise EngineDied("the engine ended the load before the window was over")
+        measurement = summarise(
+            records,
+            window.reading,
+            engine=serving.info,
+            warmup_s=window.warmup_s,
+            mean_running=window.mean_running,
+            prompt_tokens=window.prompt_tokens,
+        )
+        if window.is_unsteady:
+            measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
+        return measurement, records
+
+    def _judge(self, measurement: Measurement, records: list[RequestRecord]) -> Outcome:
+        errors = [record.error or "" for record in records if record.finish_reason is FinishReason.ERROR]
+        numeric = [error for error in errors if error.startswith(NumericsError.kind)]
+        judged = verdict(self._request, measurement)
+        if numeric:
+            detail = f"{len(numeric)} of {len(records)} requests: {numeric[0]}"
+            judged = Verdict(TrialState.INFEASIBLE, NumericsError.kind, detail)
+        return Outcome(state=judged.state, reason=judged.reason, detail=judged.detail, measurement=measurement)
+
+    def _quality(self, settings: EngineSettings) -> Quality:
+        """Return what the settings' precision costs; scored once per job and precision.
+
+        The reference launch comes first where it is still missing, so that no point is ever judged without it.
+        """
+        for precision in (quality.REFERENCE_PRECISION, settings.precision):
+            if precision not in self._scores:
+                serving = self._engine_for(dataclasses.replace(settings, precision=precision))
+                longest = serving.info.max_context
+                self._scores[precision] = quality.score_text(serving.score, self._corpus_ids, max_context=longest)
+        return quality.compare(self._scores[settings.precision], self._scores[quality.REFERENCE_PRECISION])

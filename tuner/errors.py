@@ -1,0 +1,21 @@
+"""What a tuning job can get wrong before it starts."""
+
+from __future__ import annotations
+
+
+class TunerError(Exception):
+    """Root of everything the tuner raises."""
+
+
+class InvalidRequest(TunerError):
+    """Correct the field that the message names; it gives the value and what is allowed."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        super().__init__(f"{field} is {value!r}: {remedy}")
+        self.field = field
+        self.value = value
+        self.remedy = remedy
+
+
+class EmptySpace(InvalidRequest):
+    """Give the knob at least one value that engine and device allow."""

@@ -1,0 +1,213 @@
+"""What is asked of the tuner: model, engine, device, workload, SLA, knobs, quality gate, budget.
+
+Every record checks itself; a message names field, value and remedy. Knows nothing of files, HTTP or SQL.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from tuner.errors import EmptySpace, InvalidRequest
+
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+#: Names of latency figures: ttft_p99_ms, tpot_mean_ms, ...
+LATENCY_METRICS = tuple(f"{latency}_{statistic}_ms" for latency in LATENCIES for statistic in STATISTICS)
+
+#: A knob's value.
+KnobValue = int | float | str
+
+MAX_TRIALS = 100_000
+MAX_TOKENS = 1_000_000
+MAX_KNOB_VALUES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """An upper bound on a latency figure, inclusive."""
+
+    metric: str
+    bound_ms: float
+
+    def __post_init__(self) -> None:
+        """Refuse unknown metrics and bounds that are not positive numbers."""
+        require_latency_metric("sla", self.metric)
+        if not (math.isfinite(self.bound_ms) and self.bound_ms > 0):
+            raise InvalidRequest(f"sla.{self.metric}", self.bound_ms, "give a positive number of milliseconds")
+
+    @classmethod
+    def parse(cls, text: str) -> Limit:
+        """Read `ttft_p99_ms<=500` (or with `=`)."""
+        match = re.fullmatch(r"\s*([a-z0-9_]+)\s*<?=\s*(\S+?)\s*", text)
+        if match is None:
+            raise InvalidRequest("sla", text, "write METRIC<=MILLISECONDS, as in ttft_p99_ms<=500")
+        return cls(metric=match[1], bound_ms=_number("sla." + match[1], match[2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """Seeded requests with uniform lengths, at a fixed concurrency (scenario `closed`)."""
+
+    scenario: str = "closed"
+    #: Shortest and longest prompt in tokens, inclusive.
+    prompt_tokens: tuple[int, int] = (64, 192)
+    #: Shortest and longest output in tokens, inclusive; outputs are forced to that length.
+    output_tokens: tuple[int, int] = (16, 48)
+    #: Requests in flight; None keeps as many as the point's max_batch.
+    concurrency: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse unknown scenarios, empty ranges and impossible counts."""
+        if self.scenario != "closed":
+            raise InvalidRequest("workload.scenario", self.scenario, "this version knows only 'closed'")
+        for name in ("prompt_tokens", "output_tokens"):
+            low, high = getattr(self, name)
+            if not 1 <= low <= high <= MAX_TOKENS:
+                raise InvalidRequest(
+                    f"workload.{name}",
+                    f"{low}..{high}",
+                    f"give a range with 1 <= low <= high <= {MAX_TOKENS}",
+                )
+        if self.concurrency is not None and not 1 <= self.concurrency <= 100_000:
+            raise InvalidRequest("workload.concurrency", self.concurrency, "give 1 to 100000, or leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobRange:
+    """The values a job tries for one knob, in the order given."""
+
+    name: str
+    values: tuple[KnobValue, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse empty and repeated values and mixtures of numbers and words."""
+        if not self.values:
+            raise EmptySpace(f"knobs.{self.name}", list(self.values), "give at least one value")
+        if len(self.values) > MAX_KNOB_VALUES:
+            raise InvalidRequest(f"knobs.{self.name}", len(self.values), f"give at most {MAX_KNOB_VALUES} values")
+        if len(set(self.values)) != len(self.values):
+            raise InvalidRequest(f"knobs.{self.name}", list(self.values), "remove the repeated value")
+        if any(isinstance(value, float) and not math.isfinite(value) for value in self.values):
+            raise InvalidRequest(f"knobs.{self.name}", list(self.values), "give finite numbers")
+        if len({isinstance(value, str) for value in self.values}) > 1:
+            raise InvalidRequest(f"knobs.{self.name}", list(self.values), "give either numbers or words, not both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """When a job ends at the latest: whichever comes first."""
+
+    trials: int = 24
+    #: Wall time from the job's start; None for no limit.
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse budgets that allow nothing."""
+        if not 1 <= self.trials <= MAX_TRIALS:
+            raise InvalidRequest("budget.trials", self.trials, f"give 1 to {MAX_TRIALS}")
+        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
+            raise InvalidRequest("budget.minutes", self.minutes, "give a positive number of minutes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRule:
+    """How long a point is warmed up and measured. Defaults follow docs/measuring.md."""
+
+    warmup_s: float = 10.0
+    #: A point that is not steady by then is invalid (`no_steady_state`).
+    max_warmup_s: float = 120.0
+    window_s: float = 30.0
+    #: The window goes on until this many requests ended in it ...
+    min_requests: int = 20
+    #: ... but never longer than this.
+    max_window_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse times that are not positive or contradict each other."""
+        for name in ("warmup_s", "max_warmup_s", "window_s", "max_window_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 < value <= 86_400):
+                raise InvalidRequest(f"window.{name}", value, "give seconds above 0 and up to 86400")
+        if self.max_warmup_s < self.warmup_s:
+            raise InvalidRequest("window.max_warmup_s", self.max_warmup_s, f"give at least warmup_s ({self.warmup_s})")
+        if self.max_window_s < self.window_s:
+            raise InvalidRequest("window.max_window_s", self.max_window_s, f"give at least window_s ({self.window_s})")
+        if not 0 <= self.min_requests <= 1_000_000:
+            raise InvalidRequest("window.min_requests", self.min_requests, "give 0 to 1000000")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityGate:
+    """What a precision may cost: perplexity on the job's own text over that of fp32."""
+
+    max_perplexity_ratio: float = 1.05
+
+    def __post_init__(self) -> None:
+        """Refuse a gate that fp32 itself would fail."""
+        if not (math.isfinite(self.max_perplexity_ratio) and self.max_perplexity_ratio >= 1.0):
+            raise InvalidRequest(
+                "quality.max_perplexity_ratio", self.max_perplexity_ratio, "give a number of 1.0 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """One tuning job as asked for."""
+
+    model: str
+    engine: str = "embedded"
+    #: auto, cpu, gpu, cuda:N or a device's UUID.
+    device: str = "auto"
+    workload: WorkloadSpec = field(default_factory=WorkloadSpec)
+    sla: tuple[Limit, ...] = ()
+    #: Empty means every knob of the engine with its default values.
+    knobs: tuple[KnobRange, ...] = ()
+    #: The front's latency axis.
+    latency_metric: str = "tpot_p99_ms"
+    budget: Budget = field(default_factory=Budget)
+    window: WindowRule = field(default_factory=WindowRule)
+    quality: QualityGate = field(default_factory=QualityGate)
+    #: A label for people; jobs are identified by their id.
+    name: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine or device could make sense of."""
+        if not self.model.strip():
+            raise InvalidRequest("model", self.model, "name a model, as in smollm2-135m")
+        require_latency_metric("latency_metric", self.latency_metric)
+        if len(self.name) > 200:
+            raise InvalidRequest("name", self.name[:40] + "...", "give at most 200 characters")
+        _require_unique("sla", [(limit.metric, f"{limit.bound_ms:g} ms") for limit in self.sla])
+        _require_unique("knobs", [(knob.name, str(list(knob.values))) for knob in self.knobs])
+
+
+def require_latency_metric(field_name: str, metric: str) -> None:
+    """Raise InvalidRequest unless `metric` names a latency figure."""
+    if metric not in LATENCY_METRICS:
+        raise InvalidRequest(
+            field_name,
+            metric,
+            f"choose {'|'.join(LATENCIES)} _ {'|'.join(STATISTICS)} _ms, as in ttft_p99_ms",
+        )
+
+
+def _require_unique(field_name: str, named: list[tuple[str, str]]) -> None:
+    """Refuse two settings for one name: which of them is meant cannot be known."""
+    settings: dict[str, str] = {}
+    for name, setting in named:
+        if name in settings:
+            raise InvalidRequest(
+                f"{field_name}.{name}", setting, f"it is already {settings[name]}; keep one of the two"
+            )
+        settings[name] = setting
+
+
+def _number(field_name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(field_name, text, "give a number of milliseconds") from None

@@ -1,0 +1,54 @@
+"""A point with its outcome. Knows nothing of how it was measured or where it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from tuner.measurement import Measurement
+from tuner.point import OperatingPoint
+
+
+class TrialState(StrEnum):
+    """How a trial ended, or that it has not."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"  # measured, valid, inside every limit
+    INFEASIBLE = "infeasible"  # measured, but a limit, the quality gate or the numerics say no
+    INVALID = "invalid"  # measured, but the figures must not be used
+    FAILED = "failed"  # nothing to show
+    INTERRUPTED = "interrupted"  # its worker died; the point is tried again
+
+
+#: States that end a trial and count against the budget.
+OUTCOMES = frozenset({TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.INVALID, TrialState.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One attempt at one point."""
+
+    #: Counts the job's points from 0; a repeated attempt keeps its number.
+    number: int
+    #: 1, or 2 when the first attempt was interrupted.
+    attempt: int = 1
+    point: OperatingPoint
+    state: TrialState
+    #: Machine-readable reason for anything but COMPLETE, as in `sla:ttft_p99_ms` or `engine_died`.
+    reason: str | None = None
+    #: The same for people, with numbers and remedy.
+    detail: str | None = None
+    #: None when nothing was measured; kept for infeasible and invalid trials.
+    measurement: Measurement | None = None
+    started_at: datetime
+    finished_at: datetime | None = None
+
+    @property
+    def has_front_figures(self) -> bool:
+        """Whether the trial may stand on a front: complete, valid and with energy."""
+        return (
+            self.state is TrialState.COMPLETE
+            and self.measurement is not None
+            and self.measurement.tok_per_j is not None
+        )
