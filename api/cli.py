@@ -142,7 +142,7 @@ def front(settings: Settings, job: str, form: str, database_url: str | None) -> 
 @click.pass_obj
 def jobs(settings: Settings, form: str, limit: int, database_url: str | None) -> None:
     """List jobs, newest first."""
-    from api.console import jobs_table
+    from api.console import jobs_table, print_table
 
     stores = open_stores(_with_database(settings, database_url).database_url)
     now = utc_now()
@@ -150,7 +150,7 @@ def jobs(settings: Settings, form: str, limit: int, database_url: str | None) ->
     if form == "json":
         print(json.dumps({"items": [item.model_dump(mode="json") for item in items]}, indent=2))
     elif items:
-        Console().print(jobs_table(items))
+        print_table(Console(), jobs_table(items))
     else:
         print("no jobs yet; start one with: wattfront tune --model smollm2-135m")
 

@@ -19,7 +19,6 @@ from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.trial import Trial, TrialState
 
-#: Piped output has no width of its own: a table takes what it needs instead of cutting figures.
 _PIPED_WIDTH = 200
 _SHORT = {"precision": "", "max_batch": "batch ", "prefill_chunk": "chunk "}
 
@@ -118,10 +117,15 @@ def duration_words(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; piped output has no width of its own, so there it takes what it needs instead of cutting."""
+    (console if console.is_terminal else Console(width=_PIPED_WIDTH)).print(table)
+
+
 def print_front(console: Console, front: schemas.FrontOut) -> None:
     """Print a front with what must stand beside its figures."""
     if front.points:
-        (console if console.is_terminal else Console(width=_PIPED_WIDTH)).print(front_table(front))
+        print_table(console, front_table(front))
     for note in front_notes(front):
         console.print(Text(note), soft_wrap=True)
 
@@ -205,7 +209,7 @@ def jobs_table(jobs: Sequence[schemas.JobOut]) -> Table:
     """Return jobs as a table."""
     table = Table(title="Jobs, newest first", title_justify="left")
     for heading in ("id", "state", "name", "model", "trials", "front", "created", "ended because"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading in ("id", "state"))
     for job in jobs:
         state = f"{job.state} (interrupted)" if job.is_interrupted else job.state
         counted = sum(count for name, count in job.trials.items() if name not in ("running", "interrupted"))

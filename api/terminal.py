@@ -14,8 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from api.console import JobView, model_progress
+from api.console import JobView, model_progress, print_front
 from api.jobfile import read_job
+from api.records import front_of_job
 from api.settings import Settings
 from api.stores import Stores
 from api.worker import Listener, Prepared, prepare, run_job
@@ -24,8 +25,6 @@ from tuner.trial import OUTCOMES
 
 #: Between two looks at a job that another process runs.
 _FOLLOW_POLL_S = 0.5
-#: Piped output has no width of its own: a table takes what it needs instead of cutting figures.
-_PIPED_WIDTH = 200
 
 
 def run_here(stores: Stores, settings: Settings, console: Console, claim: Claim) -> int:

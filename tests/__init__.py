@@ -1,0 +1,1 @@
+"""Mirrors the packages; tests/tiny_model.py makes the checkpoint that needs no download."""
