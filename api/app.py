@@ -15,7 +15,7 @@ from api.stores import Stores
 from db.errors import AmbiguousJob, DatabaseBusy, JobNotFound, StoreError
 
 #: Names this service answers to: a page elsewhere that resolves to loopback (DNS rebinding) gets 400.
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "testserver")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",

@@ -25,14 +25,15 @@ from api.flags import job_fields
 from api.jobfile import read_job
 from api.records import front_of_job, job_out
 from api.settings import Settings, load_settings
-from api.stores import open_stores, utc_now
+from api.stores import Stores, open_stores, utc_now
 
 
 def main() -> None:
     """Run the command line; every expected error is one sentence on standard error and exit code 2."""
     try:
         cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
+    except click.exceptions.Abort:  # click's name for KeyboardInterrupt
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
     except click.ClickException as error:
         error.show()
@@ -40,9 +41,6 @@ def main() -> None:
     except BAD_INPUT as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; the trial that was running will be tried again by --resume", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -101,7 +99,7 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
     from api.terminal import fetching, run_here
     from api.worker import LEASE_S, is_dead, owner_name, prepare
 
-    stores = open_stores(settings.database_url)
+    stores = _stores(settings)
     console = Console()
     if resume is None:
         if job_file is None and "model" not in flags:
@@ -126,7 +124,7 @@ def front(settings: Settings, job: str, form: str, database_url: str | None) -> 
     """Print a job's Pareto front, fastest point first. JOB is an id or its first characters."""
     from api.console import front_csv, print_front
 
-    shown = front_of_job(open_stores(_with_database(settings, database_url).database_url), job)
+    shown = front_of_job(_stores(_with_database(settings, database_url)), job)
     if form == "json":
         print(shown.model_dump_json(indent=2))
     elif form == "csv":
@@ -144,7 +142,7 @@ def jobs(settings: Settings, form: str, limit: int, database_url: str | None) ->
     """List jobs, newest first."""
     from api.console import jobs_table, print_table
 
-    stores = open_stores(_with_database(settings, database_url).database_url)
+    stores = _stores(_with_database(settings, database_url))
     now = utc_now()
     items = [job_out(job, now) for job in stores.jobs.list(limit=limit)]
     if form == "json":
@@ -174,7 +172,7 @@ def doctor(settings: Settings, database_url: str | None) -> None:
 
 @cli.command()
 @click.option("--host", help="Address to listen on; only loopback in this version [default: 127.0.0.1].")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on [default: 8710].")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on [default: 8710].")
 @_database_option
 @click.pass_obj
 def serve(settings: Settings, host: str | None, port: int | None, database_url: str | None) -> None:
@@ -182,9 +180,11 @@ def serve(settings: Settings, host: str | None, port: int | None, database_url: 
     import uvicorn
 
     from api.app import create_app
+    from api.up import require_free_port
 
     settings = _at(_with_database(settings, database_url), host, port)
-    app = create_app(open_stores(settings.database_url))
+    require_free_port(settings)
+    app = create_app(_stores(settings))
     uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning")
 
 
@@ -195,7 +195,7 @@ def worker(settings: Settings, database_url: str | None) -> None:
     """Run queued jobs, one at a time, until told to stop."""
     from api.worker import work
 
-    stores = open_stores(_with_database(settings, database_url).database_url)
+    stores = _stores(_with_database(settings, database_url))
     stop = threading.Event()
     _on_signals(lambda: stop.set())
     work(stores, settings, should_stop=stop)
@@ -206,29 +206,32 @@ def worker(settings: Settings, database_url: str | None) -> None:
               "(the same file again shows its result), follow it and print its front.")  # fmt: skip
 @click.option("--exit", "should_exit", is_flag=True, help="Stop once the front is printed; the default without a "
               "terminal.")  # fmt: skip
+@click.option("--open", "should_open", is_flag=True, help="Open the page in a browser, where there is a desktop.")
 @click.option("--host", help="Address to listen on; only loopback in this version [default: 127.0.0.1].")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on [default: 8710].")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on [default: 8710].")
 @_database_option
 @click.pass_obj
 def up(
-    settings: Settings, job_file: Path | None, should_exit: bool, host: str | None, port: int | None,
-    database_url: str | None,
+    settings: Settings, job_file: Path | None, should_exit: bool, should_open: bool, host: str | None,
+    port: int | None, database_url: str | None,
 ) -> None:  # fmt: skip
     """Run service and worker on this machine until Ctrl-C."""
     from api.terminal import follow, print_total_time, submit_once
-    from api.up import Supervisor
+    from api.up import Supervisor, open_page, require_free_port
 
     settings = _at(_with_database(settings, database_url), host, port)
+    require_free_port(settings)
     console = Console()
     stop = threading.Event()
-    stores = open_stores(settings.database_url)
+    stores = _stores(settings)
     job = None if job_file is None else submit_once(stores, settings, console, job_file)
     _on_signals(stop.set)
-    options = ["--database", settings.database_url]
-    with Supervisor(settings, options=options) as supervisor:
+    with Supervisor(settings) as supervisor:
         supervisor.wait_until_healthy()
-        url = f"http://{settings.host}:{settings.port}"
+        url = supervisor.url
         console.print(f"page: {url}", soft_wrap=True)
+        if should_open and not should_exit:
+            open_page(url if job is None else f"{url}/jobs/{job.id}")
         code = 0
         if job is not None:
             code = follow(stores, console, job, supervisor.watch, stop)
@@ -239,6 +242,10 @@ def up(
             print("Ctrl-C stops service and worker.", flush=True)
             supervisor.run(stop.is_set)
     sys.exit(code)
+
+
+def _stores(settings: Settings) -> Stores:
+    return open_stores(settings.database_url, busy_timeout_s=settings.database_timeout_s)
 
 
 def _with_database(settings: Settings, url: str | None) -> Settings:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -13,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from api import schemas
-from api.doctor import Finding
 from tuner.pareto import front_of, place_of
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.trial import Trial, TrialState
+
+if TYPE_CHECKING:  # brings everything a job needs, and a list of jobs must be quick
+    from api.doctor import Finding
 
 _PIPED_WIDTH = 200
 _SHORT = {"precision": "", "max_batch": "batch ", "prefill_chunk": "chunk "}
@@ -150,7 +153,9 @@ def front_notes(front: schemas.FrontOut) -> list[str]:
             f"  trial {miss.trial} ({', '.join(f'{k}={v}' for k, v in miss.knobs.items())}): {miss.detail}"
             for miss in front.nearest_misses
         ]
-        return ["No point meets the limits." + (" Nearest:" if misses else ""), *misses]
+        if misses:
+            return ["No point meets the limits. Nearest:", *misses]
+        return ["No trial gave a usable measurement." if front.is_final else "No trial has ended yet."]
     energy = front.points[0].measurement.energy
     kind = "ESTIMATE, nothing was measured" if energy.is_estimate else "measured"
     notes = [f"Energy: {kind}; scope {energy.scope}, method {energy.method} ({energy.detail})."]

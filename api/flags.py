@@ -31,12 +31,12 @@ def job_fields(options: dict[str, Any]) -> dict[str, Any]:
     flags = {_FIELDS[name]: value for name, value in options.items() if name in _FIELDS and value is not None}
     for text in (part for group in options["sla"] for part in group.split(",") if part.strip()):
         metric, _, bound = text.replace("<=", "=").partition("=")
-        flags[f"sla.{metric.strip()}"] = _number(f"--sla {metric.strip()}", bound)
+        _add(flags, f"sla.{metric.strip()}", _number(f"--sla {metric.strip()}", bound))
     for text in options["knob"]:
         name, separator, values = text.partition("=")
         if not separator:
             raise UsageError(f"--knob is {text!r}: write NAME=V1,V2, as in max_batch=1,4,16")
-        flags[f"knobs.{name.strip()}"] = [_value(part) for part in values.split(",") if part.strip()]
+        _add(flags, f"knobs.{name.strip()}", [_value(part) for part in values.split(",") if part.strip()])
     if options["workload"] is not None:
         flags |= _workload_flags(options["workload"])
     return flags
@@ -51,8 +51,15 @@ def _workload_flags(text: str) -> dict[str, Any]:
             raise UsageError(
                 f"--workload has {part!r}: its parts are {', '.join(f'{field}=...' for field in _WORKLOAD_FIELDS)}"
             )
-        flags[f"workload.{_WORKLOAD_FIELDS[name]}"] = value if name in ("prompt", "output") else _value(value)
+        _add(flags, f"workload.{_WORKLOAD_FIELDS[name]}", value if name in ("prompt", "output") else _value(value))
     return flags
+
+
+def _add(flags: dict[str, Any], field: str, value: Any) -> None:
+    """Set a field that may be named once: of two values it cannot be known which is meant."""
+    if field in flags:
+        raise UsageError(f"{field} is given twice, as {flags[field]!r} and as {value!r}; keep one of the two")
+    flags[field] = value
 
 
 def _value(text: str) -> int | float | str:

@@ -69,8 +69,8 @@ class Scatter:
 
 def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
     """Lay out tokens per joule (up) against latency (right)."""
-    max_x = _nice_end(max([dot.latency_ms for dot in dots] + ([limit_ms] if limit_ms else []), default=1.0))
-    max_y = _nice_end(max((dot.high or dot.tok_per_j for dot in dots), default=1.0))
+    max_x = _nice_end(max([dot.latency_ms for dot in dots] + ([limit_ms] if limit_ms else []), default=0.0))
+    max_y = _nice_end(max((dot.high or dot.tok_per_j for dot in dots), default=0.0))
 
     def place_x(value: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * value / max_x, 1)
@@ -82,7 +82,7 @@ def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
         Mark(
             x=place_x(dot.latency_ms),
             y=place_y(dot.tok_per_j),
-            y_low=None if dot.low is None else place_y(dot.low),
+            y_low=None if dot.low is None else place_y(max(0.0, dot.low)),  # few samples: an interval may cross 0
             y_high=None if dot.high is None else place_y(dot.high),
             dot=dot,
         )
@@ -120,12 +120,14 @@ def _ticks(end: float) -> list[float]:
 
 
 def _nice_end(highest: float) -> float:
+    if highest <= 0:
+        return 1.0  # nothing to go by
     step = _step(highest)
     return step * math.ceil(highest / step - 1e-9)
 
 
 def _step(highest: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that cuts the axis into 4 to 10 pieces."""
+    """Return 1, 2 or 5 times a power of ten that cuts the axis into 3 to 10 pieces."""
     rough = highest / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999999)

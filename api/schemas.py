@@ -18,6 +18,9 @@ from tuner.request import (
     WorkloadSpec,
 )
 
+#: The sampler's seed is the job's plus the number of trials, and has 32 bits.
+MAX_SEED = 2**31
+
 
 class _In(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -41,13 +44,23 @@ class BudgetIn(_In):
 
 
 class WindowIn(_In):
-    """How long a point is warmed up and measured."""
+    """How long a point is warmed up and measured; a longest time that is not given never contradicts the other."""
 
     warmup_s: StrictFloat | StrictInt = WindowRule().warmup_s
-    max_warmup_s: StrictFloat | StrictInt = WindowRule().max_warmup_s
+    max_warmup_s: StrictFloat | StrictInt | None = None
     window_s: StrictFloat | StrictInt = WindowRule().window_s
     min_requests: StrictInt = WindowRule().min_requests
-    max_window_s: StrictFloat | StrictInt = WindowRule().max_window_s
+    max_window_s: StrictFloat | StrictInt | None = None
+
+    def to_rule(self) -> WindowRule:
+        """Build the rule; raises InvalidRequest."""
+        usual = WindowRule()
+        fields = self.model_dump()
+        if self.max_warmup_s is None:
+            fields["max_warmup_s"] = max(usual.max_warmup_s, self.warmup_s)
+        if self.max_window_s is None:
+            fields["max_window_s"] = max(usual.max_window_s, self.window_s)
+        return WindowRule(**fields)
 
 
 class QualityIn(_In):
@@ -70,7 +83,7 @@ class JobIn(_In):
     budget: BudgetIn = Field(default_factory=BudgetIn)
     window: WindowIn = Field(default_factory=WindowIn)
     quality: QualityIn = Field(default_factory=QualityIn)
-    seed: StrictInt = 0
+    seed: StrictInt = Field(default=0, ge=0, le=MAX_SEED)
 
     def to_request(self) -> TuneRequest:
         """Build the request; raises InvalidRequest naming field, value and remedy."""
@@ -90,7 +103,7 @@ class JobIn(_In):
             knobs=tuple(KnobRange(name=name, values=tuple(values)) for name, values in self.knobs.items()),
             latency_metric=self.latency_metric,
             budget=Budget(trials=self.budget.trials, minutes=self.budget.minutes),
-            window=WindowRule(**self.window.model_dump()),
+            window=self.window.to_rule(),
             quality=QualityGate(**self.quality.model_dump()),
             seed=self.seed,
         )
@@ -226,7 +239,7 @@ class FrontOut(BaseModel):
     #: tokens per joule x milliseconds, up to latency_reference_ms.
     hypervolume: float
     latency_reference_ms: float | None
-    #: True while trials may still be added.
+    #: False while trials may still be added.
     is_final: bool
     points: list[PointOut]
     #: Filled when no point meets the limits.

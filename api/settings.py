@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.errors import UsageError
+from db.database import BUSY_TIMEOUT_S
 
 
 def _default_database_url() -> str:
@@ -26,14 +27,16 @@ class Settings(BaseSettings):
 
     #: SQLAlchemy URL of the one store.
     database_url: str = Field(default_factory=_default_database_url)
+    #: Seconds to wait for another process that writes to the store.
+    database_timeout_s: float = Field(default=BUSY_TIMEOUT_S, gt=0, le=3600)
     #: Where fetched and converted models are kept.
     cache_dir: Path = Field(default_factory=_default_cache_dir)
     #: Address and port of the web service.
     host: str = "127.0.0.1"
-    port: int = Field(default=8710, ge=0, le=65535)
+    port: int = Field(default=8710, ge=1, le=65535)
     #: Watts of one core, idle and fully loaded, for the labelled estimate; see docs/measuring.md.
-    cpu_core_idle_w: float | None = Field(default=None, ge=0)
-    cpu_core_max_w: float | None = Field(default=None, gt=0)
+    cpu_core_idle_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    cpu_core_max_w: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 def load_settings() -> Settings:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from db import migrate
-from db.database import Database
+from db.database import BUSY_TIMEOUT_S, Database
 from db.devices import DeviceStore
 from db.errors import DatabaseNotWritable
 from db.fronts import FrontStore
@@ -43,11 +43,12 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def open_stores(url: str) -> Stores:
+def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
     """Open the database and bring its tables to this version. Raises the named errors of `db.errors`."""
     _make_folder(url)
-    database = Database(url)
-    migrate.upgrade(database)
+    database = Database(url, busy_timeout_s=busy_timeout_s)
+    if migrate.current(database) != migrate.head():  # a migration waits for writers; looking at jobs need not
+        migrate.upgrade(database)
     return Stores(
         database=database,
         jobs=JobStore(database, utc_now),
@@ -63,7 +64,7 @@ def _make_folder(url: str) -> None:
         name = make_url(url).database if url.startswith("sqlite") else None
     except ArgumentError:
         return  # Database says what is wrong with it
-    if name and name != ":memory:":
+    if name and name != ":memory:" and not name.startswith("file:"):
         try:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

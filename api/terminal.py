@@ -20,6 +20,7 @@ from api.records import front_of_job
 from api.settings import Settings
 from api.stores import Stores
 from api.worker import Listener, Prepared, prepare, run_job
+from db.errors import LeaseLost
 from db.job import Claim, Job, JobState
 from tuner.trial import OUTCOMES
 
@@ -44,16 +45,22 @@ def run_here(stores: Stores, settings: Settings, console: Console, claim: Claim)
             on_trial_started=lambda number, point: view.started(point),
             on_trial=view.ended,
         )
-        ended = run_job(
-            stores,
-            claim,
-            settings,
-            listener=listener,
-            progress=view.fetching,
-            should_stop=stop.is_set,
-            is_requeued=False,
-        )
+        try:
+            ended = run_job(
+                stores,
+                claim,
+                settings,
+                listener=listener,
+                progress=view.fetching,
+                should_stop=stop.is_set,
+                is_requeued=False,
+            )
+        except KeyboardInterrupt:
+            view.say(f"stopped at once; go on with: wattfront tune --resume {job.id[:8]}")
+            raise
     print_front(console, front_of_job(stores, job.id))
+    if not ended.has_ended:
+        raise LeaseLost(job.id, owner=claim.owner)
     if ended.ended_because == "stopped":
         console.print(f"stopped; go on with: wattfront tune --resume {job.id[:8]}", soft_wrap=True)
         return 130

@@ -6,11 +6,14 @@ Knows nothing of jobs.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import webbrowser
+from collections.abc import Callable
 from types import TracebackType
 
 import httpx
@@ -27,12 +30,44 @@ _STOP_TIMEOUT_S = 30.0
 _SHORT_LIFE_S = 5.0
 
 
+def url_of(settings: Settings) -> str:
+    """Return where the service answers."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"
+
+
+def require_free_port(settings: Settings) -> None:
+    """Raise UsageError when another process listens there: it would answer in the service's place."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does: TIME_WAIT is no obstacle
+            trial.bind(address)
+    except OSError as error:
+        raise UsageError(
+            f"port is {settings.port}: cannot listen on {settings.host} ({error.strerror}); end the process that "
+            "does, or give another port with --port"
+        ) from error
+
+
+def open_page(url: str) -> None:
+    """Show a page in the user's browser; without a desktop a text browser would take the terminal, so nothing."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(url)
+
+
 class Supervisor:
     """Runs `wattfront serve` and `wattfront worker` as child processes while the context is open."""
 
-    def __init__(self, settings: Settings, *, options: Sequence[str]) -> None:
-        self._url = f"http://{settings.host}:{settings.port}"
-        self._commands = {name: [sys.executable, "-m", "api.cli", name, *options] for name in ("serve", "worker")}
+    def __init__(self, settings: Settings) -> None:
+        self.url = url_of(settings)
+        # -P: a folder named api where the user stands must not pass for ours.
+        self._commands = {name: [sys.executable, "-P", "-m", "api.cli", name] for name in ("serve", "worker")}
+        # Not as options: a database URL may hold a password, and every user can list command lines.
+        self._environment = os.environ | {
+            f"WATTFRONT_{name.upper()}": str(value) for name, value in settings if value is not None
+        }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started_s: dict[str, float] = {}
 
@@ -63,10 +98,10 @@ class Supervisor:
             if (code := self._processes["serve"].poll()) is not None:
                 raise UsageError(f"the web service ended at once (exit code {code}); its message stands above")
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self._url}/healthz", timeout=1.0, trust_env=False).status_code == 200:
+                if httpx.get(f"{self.url}/healthz", timeout=1.0, trust_env=False).status_code == 200:
                     return
             time.sleep(0.1)  # between two polls of the port, bounded by the deadline
-        raise UsageError(f"the web service did not answer at {self._url} within {_START_TIMEOUT_S:.0f} s")
+        raise UsageError(f"the web service did not answer at {self.url} within {_START_TIMEOUT_S:.0f} s")
 
     def watch(self) -> None:
         """Start again whatever has died."""
@@ -84,4 +119,4 @@ class Supervisor:
     def _start(self, name: str) -> None:
         self._started_s[name] = time.monotonic()
         # In a session of their own: Ctrl-C in the terminal is for the supervisor, which then ends them in order.
-        self._processes[name] = subprocess.Popen(self._commands[name], start_new_session=True)
+        self._processes[name] = subprocess.Popen(self._commands[name], env=self._environment, start_new_session=True)

@@ -12,11 +12,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-import psutil
 import structlog
 
-from api.errors import BAD_INPUT
+from api.errors import BAD_INPUT, UsageError
 from api.records import nearest_misses
 from api.settings import Settings
 from api.stores import Stores, utc_now
@@ -78,7 +78,7 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
             "device", request.device, f"{device.info.name} gives no power reading; see wattfront doctor"
         )
     space = search_space(request, device)
-    files = resolve(request.model, cache_dir=settings.cache_dir, progress=progress)
+    files = _model_files(request.model, settings, progress)
     limit, longest = load_config(files.folder).usable_context, max_context(request.workload)
     if longest > limit:
         raise InvalidRequest(
@@ -87,6 +87,22 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
             f"together {longest}, but {request.model} has a context of {limit} tokens; nothing is truncated",
         )
     return Prepared(request=request, device=device, files=files, space=space)
+
+
+def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFiles:
+    """Fetch a model where it is not at hand, and check that its weights are all there."""
+    from engine.embedded.weights import Weights  # brings torch, which only a job that is about to run may cost
+
+    try:
+        files = resolve(model, cache_dir=settings.cache_dir, progress=progress)
+        Weights(files.folder)
+    except OSError as error:
+        place = error.filename or settings.cache_dir
+        raise UsageError(
+            f"model is {model!r}: {place}: {error.strerror or error}; make room or give access there, or set "
+            f"WATTFRONT_CACHE_DIR, which is {settings.cache_dir}"
+        ) from error
+    return files
 
 
 def probe_host(settings: Settings) -> Host:
@@ -167,12 +183,16 @@ def is_dead(owner: str) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process began, in hundredths of a second, or nothing when there is none (a zombie counts)."""
+    """Return when a process began, in clock ticks since boot, or nothing when there is none (a zombie counts).
+
+    Not psutil's create_time, which is wall-clock time and moves when the clock is set: a live worker would look dead.
+    """
     try:
-        process = psutil.Process(pid)
-        return "" if process.status() == psutil.STATUS_ZOMBIE else str(round(100 * process.create_time()))
-    except psutil.NoSuchProcess:
+        # proc(5): after the name in brackets, which may hold anything, come the state and, 19 further, the start.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
         return ""
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _run_trials(

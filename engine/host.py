@@ -82,6 +82,10 @@ class EngineHost:
         self._send({"op": "set_prefill_chunk", "prefill_chunk": prefill_chunk})
         self._reply()
 
+    def set_silence_limit(self, silence_s: float) -> None:
+        """Change how long the child may say nothing before it counts as hung."""
+        self._silence_s = silence_s
+
     def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
         """Serve a load; see `ServingEngine.run`."""
         records: list[RequestRecord] = []

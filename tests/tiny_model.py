@@ -31,7 +31,8 @@ CONFIG: dict[str, Any] = {
 
 def tiny_config(**changes: Any) -> dict[str, Any]:
     """Return the config with fields changed; a change to ... removes the field."""
-    return {name: value for name, value in (CONFIG | changes).items() if value is not ...}
+    config = {name: value for name, value in (CONFIG | changes).items() if value is not ...}
+    return config | {"model_type": config["architectures"][0].removesuffix("ForCausalLM").lower()}
 
 
 def tiny_tensors(config: dict[str, Any], *, seed: int = 0, with_head: bool = True) -> dict[str, torch.Tensor]:

@@ -132,9 +132,11 @@ def mean_estimate(samples: Sequence[float]) -> Estimate:
 
 
 def percentile_estimate(ordered: np.ndarray[tuple[int], np.dtype[np.float64]], share: float) -> Estimate:
-    """Percentile of sorted samples with the interval of order statistics."""
+    """Percentile of sorted samples with the interval of order statistics; no interval from one sample."""
     count = len(ordered)
     value = float(np.quantile(ordered, share))
+    if count < 2:  # it would bound the p99 from below, with no width
+        return Estimate(value)
     low_rank, high_rank = _order_statistic_ranks(count, share)
     return Estimate(
         value,
@@ -191,11 +193,12 @@ def summarise(
     """
     start_s, end_s = reading.start_s, reading.end_s
     token_times = [t for record in records for t in record.token_times_s if start_s <= t < end_s]
+    served = [r for r in records if r.finish_reason is not FinishReason.ERROR]
     ended = [r for r in records if r.token_times_s and start_s <= r.token_times_s[-1] < end_s]
     finished = [r for r in ended if r.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)]
     rate = _rate_estimate(token_times, start_s, end_s)
-    energy_j = reading.energy_j if reading.is_valid else None
-    tok_per_j = _scaled(rate, (end_s - start_s) / energy_j) if energy_j and token_times else None
+    energy_j = _usable_energy_j(reading)
+    tok_per_j = None if energy_j is None or not token_times else _scaled(rate, (end_s - start_s) / energy_j)
     return Measurement(
         window_s=end_s - start_s,
         warmup_s=warmup_s,
@@ -208,12 +211,12 @@ def summarise(
         output_tok_s=rate,
         tok_per_j=tok_per_j,
         j_per_tok=None if tok_per_j is None else _inverse(tok_per_j),
-        mean_power_w=reading.mean_power_w if reading.is_valid else None,
+        mean_power_w=None if energy_j is None else reading.mean_power_w,
         ttft=distribution(
-            [1e3 * r.ttft_s for r in records if r.ttft_s is not None and start_s <= r.token_times_s[0] < end_s]
+            [1e3 * r.ttft_s for r in served if r.ttft_s is not None and start_s <= r.token_times_s[0] < end_s]
         ),
         tpot=distribution([1e3 * r.tpot_s for r in finished if r.tpot_s is not None]),
-        itl=distribution(_gaps_ms(records, start_s, end_s)),
+        itl=distribution(_gaps_ms(served, start_s, end_s)),
         e2e=distribution([1e3 * r.e2e_s for r in finished if r.e2e_s is not None]),
         reading=reading,
         engine=engine,
@@ -221,9 +224,16 @@ def summarise(
     )
 
 
+def _usable_energy_j(reading: Reading) -> float | None:
+    """Return the energy to divide by: valid, finite and above 0."""
+    energy_j = reading.energy_j if reading.is_valid else None
+    return energy_j if energy_j is not None and math.isfinite(energy_j) and energy_j > 0 else None
+
+
 def _rate_estimate(times_s: Sequence[float], start_s: float, end_s: float) -> Estimate:
     spread = mean_estimate(slice_rates(times_s, start_s, end_s))
-    return Estimate(len(times_s) / (end_s - start_s), spread.low, spread.high)
+    low = None if spread.low is None else max(0.0, spread.low)  # there are no fewer than no tokens
+    return Estimate(len(times_s) / (end_s - start_s), low, spread.high)
 
 
 def _gaps_ms(records: Sequence[RequestRecord], start_s: float, end_s: float) -> list[float]:
@@ -239,7 +249,7 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
     low, high = estimate.low, estimate.high
     return Estimate(
         estimate.value * factor,
-        None if low is None else max(0.0, low) * factor,
+        None if low is None else low * factor,
         None if high is None else high * factor,
     )
 

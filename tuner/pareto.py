@@ -6,10 +6,12 @@ between the front and a reference corner (0 tokens per joule, `latency_reference
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from tuner.measurement import Measurement
 from tuner.trial import Trial
 
 
@@ -69,15 +71,28 @@ def hypervolume(pairs: Sequence[ObjectivePair], latency_reference_ms: float) -> 
 
 def place_of(trial: Trial, latency_metric: str) -> ObjectivePair | None:
     """Return where a trial stands, or None when it may not stand on a front."""
-    if not trial.has_front_figures or trial.measurement is None or trial.measurement.tok_per_j is None:
+    return figures_of(trial.measurement, latency_metric) if trial.has_front_figures else None
+
+
+def figures_of(measurement: Measurement | None, latency_metric: str) -> ObjectivePair | None:
+    """Return a measurement's figures on both axes; None unless it is valid and has both in finite numbers."""
+    if measurement is None or not measurement.is_valid or measurement.tok_per_j is None:
         return None
-    latency = trial.measurement.latency(latency_metric)
-    return None if latency is None else ObjectivePair(trial.measurement.tok_per_j.value, latency.value)
+    latency = measurement.latency(latency_metric)
+    if latency is None or not (math.isfinite(latency.value) and math.isfinite(measurement.tok_per_j.value)):
+        return None
+    return ObjectivePair(measurement.tok_per_j.value, latency.value)
 
 
 def front_of(trials: Sequence[Trial], latency_metric: str, *, created_at: datetime) -> Front:
-    """Build the front of a job's trials; its hypervolume reaches to the slowest trial that was complete."""
+    """Build the front of a job's trials; its hypervolume reaches to the slowest trial that was complete.
+
+    A job resumed after a change may hold energy of another scope, device, model or engine version. Such figures are
+    not comparable, so trials stay out that were not measured like the newest one.
+    """
     placed = [(trial, place) for trial in trials if (place := place_of(trial, latency_metric)) is not None]
+    newest = max((trial for trial, _ in placed), key=lambda trial: trial.started_at, default=None)
+    placed = [(trial, place) for trial, place in placed if _origin(trial) == _origin(newest)]
     pairs = [place for _, place in placed]
     reference = max((pair.latency_ms for pair in pairs), default=None)
     return Front(
@@ -87,3 +102,11 @@ def front_of(trials: Sequence[Trial], latency_metric: str, *, created_at: dateti
         latency_reference_ms=reference,
         created_at=created_at,
     )
+
+
+def _origin(trial: Trial | None) -> tuple[object, ...]:
+    """What two trials must share for their figures to be compared."""
+    if trial is None or trial.measurement is None:
+        return ()
+    reading, served_by = trial.measurement.reading, trial.measurement.engine
+    return reading.scope, reading.device_uuids, served_by.engine, served_by.version, served_by.model_hash

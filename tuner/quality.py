@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from engine.errors import NumericsError
 from engine.serving import TokenScores
 from tuner.measurement import Quality
 
@@ -16,6 +17,8 @@ from tuner.measurement import Quality
 REFERENCE_PRECISION = "fp32"
 #: Tokens of text that are scored.
 NUM_TOKENS = 384
+#: exp of more than this is no finite number.
+_MAX_SURPRISE = 700.0
 
 
 def score_text(
@@ -23,7 +26,8 @@ def score_text(
 ) -> TokenScores:
     """Score the text's first NUM_TOKENS tokens in pieces that fit the engine's context."""
     size = min(NUM_TOKENS, max_context)
-    pieces = [tuple(token_ids[start : start + size]) for start in range(0, NUM_TOKENS, size)]
+    text = token_ids[:NUM_TOKENS]
+    pieces = [tuple(text[start : start + size]) for start in range(0, len(text), size)]
     scored = [score(piece) for piece in pieces if len(piece) > 1]
     return TokenScores(
         top_token_ids=tuple(token for one in scored for token in one.top_token_ids),
@@ -32,7 +36,10 @@ def score_text(
 
 
 def compare(scores: TokenScores, reference: TokenScores) -> Quality:
-    """Compare two precisions' scores of the same text."""
+    """Compare two precisions' scores of the same text.
+
+    Raises NumericsError when a perplexity is beyond all numbers: a precision that thinks so is broken.
+    """
     pairs = zip(scores.top_token_ids, reference.top_token_ids, strict=True)
     perplexity = _perplexity(scores)
     return Quality(
@@ -44,4 +51,7 @@ def compare(scores: TokenScores, reference: TokenScores) -> Quality:
 
 
 def _perplexity(scores: TokenScores) -> float:
-    return math.exp(-math.fsum(scores.logprobs) / len(scores.logprobs))
+    surprise = -math.fsum(scores.logprobs) / len(scores.logprobs)
+    if not surprise < _MAX_SURPRISE:  # NaN, too
+        raise NumericsError(f"the mean log probability of a token is {-surprise:.4g}; choose a wider precision")
+    return math.exp(surprise)

@@ -16,7 +16,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import TrialState as OptunaState
 
 from tuner.objectives import violations
-from tuner.pareto import place_of
+from tuner.pareto import figures_of
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.space import Knob, SearchSpace
@@ -76,7 +76,8 @@ class Search:
             return "trials"
         if budget.minutes is not None and self._now() - self._started_s >= 60 * budget.minutes:
             return "minutes"
-        if not self._retries and len({trial.point for trial in self.trials}) >= self._space.size:
+        tried = {trial.point for trial in self.trials if trial.point in self._space}
+        if not self._retries and len(tried) >= self._space.size:
             return "exhausted"
         return None
 
@@ -106,11 +107,12 @@ def suggest(request: TuneRequest, space: SearchSpace, trials: Sequence[Trial]) -
 
 
 def _ask(request: TuneRequest, space: SearchSpace, trials: Sequence[Trial]) -> OperatingPoint:
-    sampler = optuna.samplers.GPSampler(seed=request.seed + len(trials), n_startup_trials=NUM_STARTUP)
+    seed = random.Random(f"{request.seed}/{len(trials)}/sampler").getrandbits(32)  # a job's may be any whole number
+    sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=NUM_STARTUP)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     distributions = {knob.name: _distribution(knob) for knob in space.knobs}
     for trial in trials:
-        if all(trial.point.as_dict().get(knob.name) in knob.values for knob in space.knobs):
+        if trial.point in space:
             study.add_trial(_frozen(request, space, trial, distributions))
     asked = study.ask(distributions)
     return OperatingPoint.of({knob.name: _ordered(knob)[_index(knob, asked.params[knob.name])] for knob in space.knobs})
@@ -121,20 +123,18 @@ def _frozen(
 ) -> optuna.trial.FrozenTrial:
     """Tell Optuna a trial: what was measured, with its limits as constraints; nothing for the others."""
     params = {knob.name: _param(knob, trial.point) for knob in space.knobs}
-    place = place_of(trial, request.latency_metric)
-    measurement = trial.measurement
-    if trial.state is TrialState.INFEASIBLE and measurement is not None and measurement.tok_per_j is not None:
-        latency = measurement.latency(request.latency_metric)
-        values = None if latency is None else [measurement.tok_per_j.value, latency.value]
-    else:
-        values = None if place is None else [place.tok_per_j, place.latency_ms]
-    if values is None or measurement is None:
+    is_measured = trial.state in (TrialState.COMPLETE, TrialState.INFEASIBLE)
+    place = figures_of(trial.measurement, request.latency_metric) if is_measured else None
+    limits = {} if trial.measurement is None else violations(request, trial.measurement)
+    # Numerics make a point infeasible without any limit being missed: with constraints alone it would pass for good.
+    is_unexplained = trial.state is TrialState.INFEASIBLE and not any(share > 0 for share in limits.values())
+    if place is None or is_unexplained:
         return optuna.trial.create_trial(state=OptunaState.FAIL, params=params, distributions=distributions)
     return optuna.trial.create_trial(
         params=params,
         distributions=distributions,
-        values=values,
-        constraints=violations(request, measurement),
+        values=[place.tok_per_j, place.latency_ms],
+        constraints=limits,
     )
 
 

@@ -16,7 +16,7 @@ from engine.settings import PRECISIONS, EngineSettings
 from probes.device import Device, DeviceKind
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
-from tuner.request import KnobRange, KnobValue, TuneRequest
+from tuner.request import MAX_TOKENS, KnobRange, KnobValue, TuneRequest
 from tuner.workload import max_context
 
 ENGINES = ("embedded",)
@@ -60,6 +60,11 @@ class SearchSpace:
         """The engine's own defaults, or the nearest value the space has; measured first."""
         return OperatingPoint.of({knob.name: _nearest(knob) for knob in self.knobs})
 
+    def __contains__(self, point: OperatingPoint) -> bool:
+        """Tell whether a point has these knobs, no others, and a value of each."""
+        chosen = point.as_dict()
+        return len(chosen) == len(self.knobs) and all(chosen.get(knob.name) in knob.values for knob in self.knobs)
+
     def points(self) -> Iterator[OperatingPoint]:
         """Yield every point, the last knob changing fastest."""
         names = [knob.name for knob in self.knobs]
@@ -74,12 +79,11 @@ def search_space(request: TuneRequest, device: Device) -> SearchSpace:
     """
     if request.engine not in ENGINES:
         raise InvalidRequest("engine", request.engine, f"this version has {', '.join(ENGINES)}")
-    asked = request.knobs or tuple(KnobRange(name=name, values=spec[2]) for name, spec in _EMBEDDED.items())
-    knobs = tuple(_knob(knob_range, device) for knob_range in asked)
-    space = SearchSpace(knobs=knobs)
-    for point in space.points() if space.size <= 4096 else [space.default_point]:
-        settings_of(request, point)
-    return space
+    knobs = tuple(_knob(knob_range, device) for knob_range in request.knobs or _all_knobs(device))
+    for knob in knobs:  # the engine judges each knob by itself, so that every combination need not be tried
+        for value in knob.values:
+            settings_of(request, OperatingPoint.of({knob.name: value}))
+    return SearchSpace(knobs=knobs)
 
 
 def settings_of(request: TuneRequest, point: OperatingPoint) -> EngineSettings:
@@ -105,6 +109,18 @@ def concurrency_of(request: TuneRequest, point: OperatingPoint) -> int:
     return request.workload.concurrency or settings_of(request, point).max_batch
 
 
+def _all_knobs(device: Device) -> tuple[KnobRange, ...]:
+    """Return what is tried when a job names no knob: every default value that the device can run."""
+    return tuple(
+        KnobRange(name=name, values=tuple(value for value in values if _can_run(value, device)))
+        for name, (_, _, values) in _EMBEDDED.items()
+    )
+
+
+def _can_run(value: KnobValue, device: Device) -> bool:
+    return not (value == "int8" and device.info.kind is DeviceKind.GPU)
+
+
 def _knob(asked: KnobRange, device: Device) -> Knob:
     if asked.name in DEVICE_KNOBS:
         raise InvalidRequest(
@@ -126,13 +142,13 @@ def _require_precisions(asked: KnobRange, device: Device) -> None:
     for value in asked.values:
         if value not in PRECISIONS:
             raise InvalidRequest("knobs.precision", value, f"choose from {', '.join(PRECISIONS)}")
-        if value == "int8" and device.info.kind is DeviceKind.GPU:
+        if not _can_run(value, device):
             raise InvalidRequest("knobs.precision", value, "int8 weights run on CPUs only in this version; remove it")
 
 
 def _whole(name: str, value: KnobValue) -> int:
-    if not isinstance(value, int):
-        raise InvalidRequest(f"knobs.{name}", value, "give whole numbers")
+    if not isinstance(value, int) or value > MAX_TOKENS:
+        raise InvalidRequest(f"knobs.{name}", value, f"give whole numbers up to {MAX_TOKENS}")
     return value
 
 

@@ -50,5 +50,6 @@ class Trial:
         return (
             self.state is TrialState.COMPLETE
             and self.measurement is not None
+            and self.measurement.is_valid
             and self.measurement.tok_per_j is not None
         )

@@ -91,6 +91,8 @@ class SteadyWindow:
         return abs(sum(late) / len(late) - sum(early) / len(early)) <= _STEADY_SHARE * self._target
 
     def _measure(self, progress: Progress) -> None:
+        if progress.time_s < self.start_s:  # reported late: the engine went on while the meter was starting
+            return
         self._num_ended += len(progress.finished)
         self._running_sum += progress.num_running
         self._num_steps += 1

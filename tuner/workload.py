@@ -23,7 +23,7 @@ def corpus_text() -> str:
 
 
 def requests(spec: WorkloadSpec, corpus_ids: Sequence[int], *, stream: str = "") -> Iterator[Request]:
-    """Yield the workload's requests without end.
+    """Return the workload's requests, without end.
 
     The same spec and stream give the same requests for ever; another `stream` gives others of the same kind. Outputs
     are forced to the drawn length, so that every point does the same work. Raises InvalidRequest when a prompt would
@@ -34,8 +34,12 @@ def requests(spec: WorkloadSpec, corpus_ids: Sequence[int], *, stream: str = "")
         raise InvalidRequest(
             "workload.prompt_tokens",
             longest,
-            f"the prompt text has {len(corpus_ids)} tokens with this model's tokenizer",
+            f"give fewer than {len(corpus_ids)}: so many tokens has the prompt text with this model's tokenizer",
         )
+    return _drawn(spec, corpus_ids, stream)
+
+
+def _drawn(spec: WorkloadSpec, corpus_ids: Sequence[int], stream: str) -> Iterator[Request]:
     draw = random.Random(f"{spec.seed}/{stream}")
     number = 0
     while True:

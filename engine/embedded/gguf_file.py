@@ -148,10 +148,12 @@ def _config(metadata: _Metadata, tensor_names: set[str], rope_factors: list[floa
     hidden_size, num_heads = int(metadata.require("embedding_length")), int(metadata.require("attention.head_count"))
     context = int(metadata.require("context_length"))
     window = metadata.get("attention.sliding_window")
-    architecture = _ARCHITECTURES[metadata.arch]
+    # llama.cpp files Mistral models under `llama`; the window is what tells them apart.
+    is_mistral = metadata.arch == "llama" and bool(window)
+    architecture = "MistralForCausalLM" if is_mistral else _ARCHITECTURES[metadata.arch]
     config: dict[str, Any] = {
-        # llama.cpp files Mistral models under `llama`; the window is what tells them apart.
-        "architectures": ["MistralForCausalLM" if metadata.arch == "llama" and window else architecture],
+        "architectures": [architecture],
+        "model_type": architecture.removesuffix("ForCausalLM").lower(),
         "vocab_size": len(metadata.require("tokenizer.ggml.tokens")),
         "hidden_size": hidden_size,
         "intermediate_size": int(metadata.require("feed_forward_length")),
@@ -277,6 +279,6 @@ def _tokenizer(metadata: _Metadata) -> dict[str, Any]:
             "byte_fallback": False,
             "ignore_merges": pre == "llama-bpe",
             "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": [merge.split(" ") for merge in metadata.require("tokenizer.ggml.merges")],
+            "merges": [merge.split(" ") for merge in metadata.get("tokenizer.ggml.merges", [])],
         },
     }

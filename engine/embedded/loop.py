@@ -56,13 +56,13 @@ class EmbeddedEngine:
         self._now = now
         self._settings = settings
         self._tokenizer = Tokenizer(folder)
-        self._runner = ModelRunner(folder, settings)
-        self.pool = BlockPool(self._runner.num_blocks, settings.block_size)
+        self.runner = ModelRunner(folder, settings)
+        self.pool = BlockPool(self.runner.num_blocks, settings.block_size)
         self.scheduler = Scheduler(
             self.pool,
             max_batch=settings.max_batch,
             prefill_chunk=settings.prefill_chunk,
-            max_context=self._runner.max_context,
+            max_context=self.runner.max_context,
         )
         self._outputs: dict[str, _Output] = {}
         self._info = self._describe(model_hash, now() - started_s)
@@ -82,7 +82,7 @@ class EmbeddedEngine:
 
     def add(self, request: Request, arrival_s: float | None = None) -> Sequence:
         """Queue a request; raise RequestRefused (or RequestTooLong), changing nothing, if it can never be served."""
-        if (highest := max(request.prompt_token_ids)) >= self._runner.config.vocab_size:
+        if (highest := max(request.prompt_token_ids)) >= self.runner.config.vocab_size:
             raise RequestRefused(f"request {request.request_id}: token id {highest} is not in the vocabulary")
         if request.request_id in self._outputs:
             raise RequestRefused(f"request {request.request_id}: a request of that id is already in the engine")
@@ -99,7 +99,7 @@ class EmbeddedEngine:
     def step(self) -> StepResult:
         """Advance every running sequence by one slice."""
         batch = self.scheduler.schedule()
-        logits = self._runner.run(batch)
+        logits = self.runner.run(batch)
         self.scheduler.computed(batch)
         sampled = [piece for piece in batch.slices if piece.is_sampled]
         token_ids = sample(logits, [piece.sequence for piece in sampled])
@@ -125,8 +125,8 @@ class EmbeddedEngine:
 
         Raises NumericsError when a logit is not finite, RequestTooLong when the text exceeds the context.
         """
-        if len(token_ids) > self._runner.max_context:
-            raise RequestTooLong(f"{len(token_ids)} tokens to score, but the context is {self._runner.max_context}")
+        if len(token_ids) > self.runner.max_context:
+            raise RequestTooLong(f"{len(token_ids)} tokens to score, but the context is {self.runner.max_context}")
         request = Request(request_id="score", prompt_token_ids=token_ids, max_tokens=1)
         sequence = Sequence.of(request, self._now())
         top: list[int] = []
@@ -139,7 +139,7 @@ class EmbeddedEngine:
                 self._score_rows(batch, top, logprobs)
                 sequence.num_computed += count
         except NumericsError:
-            self._runner.wipe(sequence.block_table)
+            self.runner.wipe(sequence.block_table)
             raise
         finally:
             self.pool.release(sequence)
@@ -149,7 +149,7 @@ class EmbeddedEngine:
         """Nothing to do: the memory goes with the object."""
 
     def _score_rows(self, batch: Batch, top: list[int], logprobs: list[float]) -> None:
-        logits = self._runner.run(batch, all_rows=True)
+        logits = self.runner.run(batch, all_rows=True)
         if not math.isfinite(float(logits.sum())):
             raise NumericsError(f"{self._settings.model} in {self._settings.precision}: logits are not finite")
         piece = batch.prefills[0]
@@ -173,7 +173,7 @@ class EmbeddedEngine:
         for piece, token_id in zip(sampled, token_ids, strict=True):
             sequence, request_id = piece.sequence, piece.sequence.request.request_id
             if token_id is None:
-                self._runner.wipe(sequence.block_table)
+                self.runner.wipe(sequence.block_table)
                 finished.append(self._end(sequence, FinishReason.ERROR, "numerics: logits are not finite"))
                 continue
             reason, text = self._append(sequence, token_id, time_s)
@@ -201,7 +201,7 @@ class EmbeddedEngine:
         sequence.token_ids.append(token_id)
         sequence.token_times_s.append(time_s)
         output = self._outputs[request.request_id]
-        is_eos = token_id in self._runner.config.eos_token_ids and not request.ignore_eos
+        is_eos = token_id in self.runner.config.eos_token_ids and not request.ignore_eos
         text = "" if is_eos else output.stops.feed(output.detokenizer.feed(token_id))
         reason = None
         if is_eos or output.stops.is_stopped:
@@ -221,7 +221,7 @@ class EmbeddedEngine:
         return sequence.record()
 
     def _describe(self, model_hash: str, start_s: float) -> EngineInfo:
-        runner = self._runner
+        runner = self.runner
         is_cuda = runner.device.type == "cuda"
         capability = "sm_{}{}".format(*torch.cuda.get_device_capability()) if is_cuda else ""
         return EngineInfo(

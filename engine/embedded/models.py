@@ -77,7 +77,7 @@ def resolve(name: str, *, cache_dir: Path, progress: Progress) -> ModelFiles:
     Raises UnknownModel when nothing goes by that name, CheckpointError when files are incomplete or damaged.
     """
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name.strip() and path.is_dir():
         folder = path
     elif path.is_file():
         folder = _from_gguf(path, cache_dir, progress)

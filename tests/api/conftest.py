@@ -1,0 +1,76 @@
+"""For every test a store and a cache of its own; for all of them one tiny model and one finished job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from api.cli import main
+from api.settings import Settings, load_settings
+from api.stores import Stores, open_stores
+from tests.api.commands import Ended, FinishedJob, run, tiny_flags
+from tests.tiny_model import write_tiny_model
+
+Main = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random checkpoint."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def finished_job(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> FinishedJob:
+    """A job that `wattfront tune` ran to its end in a process of its own; for reading only."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('finished')}/wattfront.db"
+    ended = run("tune", *tiny_flags(tiny_folder), "--name", "the first", "--trials", "2", "--database", url)
+    assert ended.code == 0, ended.err
+    stores = open_stores(url)
+    job = stores.jobs.list(limit=1)[0]
+    return FinishedJob(url=url, id=job.id, out=ended.out, stores=stores)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the user's settings out, and the tests' files in a folder that goes away."""
+    for name in [name for name in os.environ if name.startswith("WATTFRONT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WATTFRONT_DATABASE_URL", f"sqlite:///{tmp_path}/store/wattfront.db")
+    monkeypatch.setenv("WATTFRONT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load_settings()
+
+
+@pytest.fixture
+def stores(settings: Settings) -> Iterator[Stores]:
+    """The store that a command started now would open."""
+    opened = open_stores(settings.database_url)
+    yield opened
+    opened.database.dispose()
+
+
+@pytest.fixture
+def main_with(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Main]:
+    """Run the command line in this process, which takes no seconds of start-up."""
+
+    def run_main(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["wattfront", *map(str, arguments)])
+        code: int | str | None = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        out, err = capfd.readouterr()
+        return Ended(code=code, out=out, err=err)
+
+    yield run_main
+    structlog.reset_defaults()  # the command line lets it print to the standard error that capfd now takes away

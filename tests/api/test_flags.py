@@ -1,0 +1,95 @@
+"""Command-line options as job-file fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.errors import UsageError
+from api.flags import job_fields
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    """Return the options of `wattfront tune` as click gives them."""
+    return {"sla": (), "knob": (), "workload": None} | changes
+
+
+def test_options_not_given_say_nothing() -> None:
+    """Without options there are no fields, so that the job file decides."""
+    assert job_fields(options(model=None, trials=None, name=None)) == {}
+
+
+def test_plain_options_are_fields() -> None:
+    """Each option stands for one field of a job file, zero included."""
+    given = options(
+        model="m", engine="e", device="d", name="n", seed=0, trials=3, minutes=0.5, latency="l", window=2.0, warmup=1.0
+    )
+    assert job_fields(given) == {
+        "model": "m",
+        "engine": "e",
+        "device": "d",
+        "name": "n",
+        "seed": 0,
+        "budget.trials": 3,
+        "budget.minutes": 0.5,
+        "latency_metric": "l",
+        "window.window_s": 2.0,
+        "window.warmup_s": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("ttft_p99_ms<=500,tpot_p50_ms<=20.5",),
+        ("ttft_p99_ms=500", "tpot_p50_ms<=20.5"),
+        (" ttft_p99_ms <= 500 , , tpot_p50_ms = 20.5",),
+    ],
+)
+def test_limits_come_by_comma_or_repetition(texts: tuple[str, ...]) -> None:
+    """Latency limits are read however they are listed."""
+    assert job_fields(options(sla=texts)) == {"sla.ttft_p99_ms": 500.0, "sla.tpot_p50_ms": 20.5}
+
+
+def test_knob_values_have_their_types() -> None:
+    """A knob's values are whole numbers, fractions or words, as they are written."""
+    knobs = ("max_batch=1, 4", "precision=fp32,int8", "rate=0.5", "none=")
+    assert job_fields(options(knob=knobs)) == {
+        "knobs.max_batch": [1, 4],
+        "knobs.precision": ["fp32", "int8"],
+        "knobs.rate": [0.5],
+        "knobs.none": [],
+    }
+
+
+def test_a_workload_is_one_option() -> None:
+    """The workload option sets the parts it names and no other."""
+    assert job_fields(options(workload="closed")) == {"workload.scenario": "closed"}
+    assert job_fields(options(workload="closed:prompt=8-16,output=4,concurrency=3,seed=7")) == {
+        "workload.scenario": "closed",
+        "workload.prompt_tokens": "8-16",
+        "workload.output_tokens": "4",
+        "workload.concurrency": 3,
+        "workload.seed": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sla": ("ttft_p99_ms<=soon",)}, "--sla ttft_p99_ms is 'soon': give a number of milliseconds"),
+        ({"sla": ("ttft_p99_ms",)}, "--sla ttft_p99_ms is ''"),
+        ({"sla": ("ttft_p99_ms<=5,ttft_p99_ms<=7",)}, "sla.ttft_p99_ms is given twice, as 5.0 and as 7.0"),
+        ({"sla": ("ttft_p99_ms<=5", "ttft_p99_ms=7")}, "sla.ttft_p99_ms is given twice, as 5.0 and as 7.0"),
+        ({"knob": ("max_batch",)}, "--knob is 'max_batch': write NAME=V1,V2"),
+        ({"knob": ("max_batch=1", "max_batch=2")}, "knobs.max_batch is given twice, as [1] and as [2]"),
+        ({"workload": "closed:users=3"}, "--workload has 'users=3': its parts are prompt=..., output=..."),
+        ({"workload": "closed:prompt=3,prompt=4"}, "workload.prompt_tokens is given twice, as '3' and as '4'"),
+    ],
+)
+def test_a_bad_option_is_named(changes: dict[str, Any], words: str) -> None:
+    """An option that cannot be read, or that says two things at once, is refused by its name and value."""
+    with pytest.raises(UsageError) as refused:
+        job_fields(options(**changes))
+    assert str(refused.value).startswith(words)

@@ -1,0 +1,146 @@
+"""An engine in a child process: same answers, and a death that is named and costs nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.errors import CheckpointError, EngineDied, InvalidSettings, NumericsError, RequestTooLong
+from engine.host import EngineHost
+from engine.load import ClosedLoad, Progress
+from engine.request import FinishReason, Request
+from engine.settings import EngineSettings
+from tests.engine.conftest import OpenTiny
+from tests.engine.requests import make_request, serve, tokens_of
+from tests.tiny_model import tiny_config, tiny_tensors, write_tiny_model
+
+
+def open_host(folder: Path, *, silence_s: float = 60.0, **settings: Any) -> EngineHost:
+    chosen: dict[str, Any] = {"max_batch": 4, "prefill_chunk": 64, "num_threads": 1, "max_context": 256}
+    return EngineHost(EngineSettings(model="tiny", **chosen | settings), folder, model_hash="abc", silence_s=silence_s)
+
+
+@pytest.fixture(name="host")
+def _host(tiny_folder: Path) -> Iterator[EngineHost]:
+    """A host on the tiny model."""
+    opened = open_host(tiny_folder)
+    yield opened
+    opened.close()
+
+
+def endless(**changes: Any) -> Iterator[Request]:
+    return (make_request(f"prompt {i}", request_id=f"r{i}", **changes) for i in count())
+
+
+def test_a_host_answers_like_the_engine_itself(host: EngineHost, open_tiny: OpenTiny) -> None:
+    """Tokens, texts, scores and encodings are those of the engine in this process."""
+    requests = [make_request(f"prompt {i}", request_id=f"r{i}", max_tokens=5 + i) for i in range(40)]
+    own = open_tiny()
+
+    records = {r.request_id: r for r in host.run(ClosedLoad(requests=iter(requests), concurrency=4), lambda _: True)}
+
+    assert tokens_of([records[r.request_id] for r in requests]) == tokens_of(serve(own, requests, concurrency=4))
+    assert host.encode("some text") == own.encode("some text")
+    assert host.score((1, 2, 3)).logprobs == pytest.approx(own.score((1, 2, 3)).logprobs, abs=1e-6)
+    assert (host.info.model_hash, host.info.pids) == ("abc", (host.pid,))
+
+
+def test_an_observer_ends_an_endless_load(host: EngineHost) -> None:
+    """A load without end stops when the observer says so; the next load finds an empty engine."""
+    seen: list[Progress] = []
+
+    def observe(progress: Progress) -> bool:
+        seen.append(progress)
+        return len(seen) < 50
+
+    first = host.run(ClosedLoad(requests=endless(max_tokens=10), concurrency=4), observe)
+    second = host.run(ClosedLoad(requests=iter([make_request(max_tokens=3)]), concurrency=4), lambda _: True)
+
+    assert {r.finish_reason for r in first} == {FinishReason.LENGTH, FinishReason.CANCELLED}
+    assert max(progress.num_running for progress in seen) == 4
+    assert [len(record.token_ids) for record in second] == [3]
+
+
+def test_the_live_knob_reaches_the_child(host: EngineHost) -> None:
+    """After set_prefill_chunk no step computes more prompt tokens than that."""
+    host.set_prefill_chunk(3)
+    seen: list[Progress] = []
+
+    def observe(progress: Progress) -> bool:
+        seen.append(progress)
+        return True
+
+    host.run(ClosedLoad(requests=iter([make_request("a prompt of some length")]), concurrency=1), observe)
+
+    assert max(progress.num_prompt_tokens for progress in seen) == 3
+
+
+def test_kill_9_is_a_named_death(host: EngineHost) -> None:
+    """A child killed in the middle of a load raises EngineDied with the signal, and closing still works."""
+
+    def kill(progress: Progress) -> bool:
+        if progress.finished:
+            os.kill(host.pid, signal.SIGKILL)
+        return True
+
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        host.run(ClosedLoad(requests=endless(), concurrency=2), kill)
+
+    host.close()
+    assert not psutil.pid_exists(host.pid)
+
+
+def test_a_silent_child_is_a_named_death(tiny_folder: Path) -> None:
+    """A child that is alive but says nothing (stopped, hung) is given up after the silence limit and killed."""
+    opened = open_host(tiny_folder, silence_s=30.0)
+    opened.set_silence_limit(0.5)
+    os.kill(opened.pid, signal.SIGSTOP)
+
+    with pytest.raises(EngineDied, match=r"gave no sign of life for 0\.5 s"):
+        opened.encode("text")
+    opened.close()
+
+    assert not psutil.pid_exists(opened.pid)
+
+
+def test_close_is_idempotent(host: EngineHost) -> None:
+    """Closing twice does nothing the second time, and the child is gone."""
+    host.close()
+    host.close()
+
+    assert not psutil.pid_exists(host.pid)
+
+
+def test_errors_keep_their_class_over_the_border(tiny_folder: Path, tmp_path: Path, host: EngineHost) -> None:
+    """A damaged checkpoint, a senseless setting and a refused request arrive as the errors they are."""
+    tensors = tiny_tensors(tiny_config())
+    del tensors["model.norm.weight"]
+    broken = write_tiny_model(tmp_path / "broken", tensors=tensors)
+
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight"):
+        open_host(broken)
+    with pytest.raises(InvalidSettings, match="max_context is 1000; tiny goes up to 512 tokens"):
+        open_host(tiny_folder, max_context=1000)
+    with pytest.raises(RequestTooLong, match="the context is 256"):
+        host.run(ClosedLoad(requests=endless(max_tokens=1000), concurrency=1), lambda _: True)
+    assert len(host.run(ClosedLoad(requests=iter([make_request()]), concurrency=1), lambda _: True)) == 1
+
+
+def test_numerics_errors_keep_their_class(tmp_path: Path) -> None:
+    """BUG-39: a precision that overflows raises NumericsError through the host as well."""
+    tensors = tiny_tensors(tiny_config())
+    tensors["model.layers.0.mlp.up_proj.weight"] *= 3000.0
+    tensors["model.layers.0.mlp.down_proj.weight"] *= 300.0
+    opened = open_host(write_tiny_model(tmp_path, tensors=tensors), precision="fp16")
+    try:
+        with pytest.raises(NumericsError):
+            opened.score((1, 2, 3))
+    finally:
+        opened.close()

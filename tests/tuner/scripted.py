@@ -1,0 +1,211 @@
+"""An engine, a meter and a device that do what a test says, on a clock that moves only with the engine's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from engine.errors import EngineError
+from engine.load import ClosedLoad, Observer, Progress
+from engine.request import FinishReason, Request, RequestRecord
+from engine.serving import TokenScores
+from engine.settings import EngineInfo, EngineSettings
+from probes.device import Capability, DeviceInfo, DeviceKind, Meter, Method, PowerSource, Reading, Scope
+from tests.db.factories import make_engine_info
+
+SOURCE = PowerSource(scope=Scope.CPU_PACKAGE, method=Method.COUNTER, detail="scripted counter")
+
+
+@dataclass(slots=True)
+class StepClock:
+    """Seconds that pass only when an engine steps or a test says so."""
+
+    now_s: float = 100.0
+
+
+@dataclass(slots=True)
+class ScriptedMeter:
+    """Constant power between start and stop; `start_delay_s` is how long its counter lets it wait."""
+
+    clock: StepClock
+    power_w: float | None = 50.0
+    reasons: tuple[str, ...] = ()
+    start_delay_s: float = 0.0
+    start_s: float | None = None
+    calls: list[str] = field(default_factory=list)
+
+    def start(self) -> float:
+        self.calls.append("start")
+        self.start_s = self.clock.now_s + self.start_delay_s
+        return self.start_s
+
+    def stop(self) -> Reading:
+        self.calls.append("stop")
+        assert self.start_s is not None
+        return Reading(
+            energy_j=None if self.power_w is None else self.power_w * (self.clock.now_s - self.start_s),
+            start_s=self.start_s,
+            end_s=self.clock.now_s,
+            scope=SOURCE.scope,
+            method=SOURCE.method,
+            detail=SOURCE.detail,
+            device_uuids=("cpu-1",),
+            reasons=self.reasons,
+        )
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@dataclass(slots=True)
+class ScriptedDevice:
+    """A device that is only observed."""
+
+    clock: StepClock = field(default_factory=StepClock)
+    kind: DeviceKind = DeviceKind.CPU
+    power_w: float | None = 50.0
+    reasons: tuple[str, ...] = ()
+    meters: list[ScriptedMeter] = field(default_factory=list)
+    metered_pids: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def info(self) -> DeviceInfo:
+        return DeviceInfo(uuid="cpu-1", name="Scripted CPU", kind=self.kind, driver="none")
+
+    @property
+    def power_source(self) -> PowerSource | None:
+        return SOURCE
+
+    def capabilities(self) -> Sequence[Capability]:
+        return ()
+
+    def meter(self, pids: Sequence[int]) -> Meter:
+        self.metered_pids.append(tuple(pids))
+        self.meters.append(ScriptedMeter(self.clock, power_w=self.power_w, reasons=self.reasons))
+        return self.meters[-1]
+
+
+@dataclass(slots=True)
+class ScriptedEngine:
+    """Gives every running request one token per step of `step_s`, prompts at no cost."""
+
+    settings: EngineSettings
+    clock: StepClock
+    #: What was done, in order, by all engines of a test.
+    journal: list[str]
+    step_s: float = 0.1
+    logprob: float = -2.0
+    score_error: EngineError | None = None
+    #: Raised in the run's tenth step.
+    run_error: EngineError | None = None
+    #: `kind: message` with which every request ends instead of its last token.
+    request_error: str | None = None
+    has_tokens: bool = True
+    is_closed: bool = False
+
+    @property
+    def info(self) -> EngineInfo:
+        return make_engine_info(
+            precision=self.settings.precision, max_context=self.settings.max_context or 2048, pids=(11, 12)
+        )
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
+        self.journal.append(f"score {self.settings.precision}")
+        if self.score_error is not None:
+            raise self.score_error
+        return TokenScores(top_token_ids=token_ids[1:], logprobs=(self.logprob,) * (len(token_ids) - 1))
+
+    def set_prefill_chunk(self, prefill_chunk: int) -> None:
+        self.journal.append(f"chunk {prefill_chunk}")
+        self.settings = replace(self.settings, prefill_chunk=prefill_chunk)
+
+    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
+        assert not self.is_closed
+        self.journal.append(f"run {self.settings.precision} {load.concurrency}")
+        running: list[_Running] = []
+        records: list[RequestRecord] = []
+        for step in range(10_000):
+            if self.run_error is not None and step == 10:
+                raise self.run_error
+            arriving = min(load.concurrency, self.settings.max_batch) - len(running)
+            running += [_Running(next(load.requests), self.clock.now_s) for _ in range(arriving)]
+            self.clock.now_s += self.step_s
+            progress = self._step(running)
+            records += progress.finished
+            running = [one for one in running if not one.is_done]
+            if not observer(progress):
+                break
+        return records + [one.record(FinishReason.CANCELLED) for one in running]
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.journal.append(f"close {self.settings.precision}")
+        self.is_closed = True
+
+    def _step(self, running: list[_Running]) -> Progress:
+        if self.has_tokens:
+            for one in running:
+                one.token_times_s.append(self.clock.now_s)
+        done = [one for one in running if one.is_done]
+        reason = FinishReason.LENGTH if self.request_error is None else FinishReason.ERROR
+        return Progress(
+            time_s=self.clock.now_s,
+            num_running=len(running),
+            num_waiting=0,
+            num_tokens=len(running) if self.has_tokens else 0,
+            num_prompt_tokens=sum(len(one.request.prompt_token_ids) for one in running if one.is_new),
+            first_tokens=tuple(one.request.request_id for one in running if one.is_new),
+            finished=tuple(one.record(reason, self.request_error) for one in done),
+        )
+
+
+@dataclass(slots=True)
+class Launcher:
+    """Opens scripted engines; `changes` says how an engine of a precision differs, `errors` which launches fail."""
+
+    clock: StepClock = field(default_factory=StepClock)
+    changes: dict[str, Callable[[ScriptedEngine], ScriptedEngine]] = field(default_factory=dict)
+    #: Raised by the next launches, in order.
+    errors: list[EngineError] = field(default_factory=list)
+    journal: list[str] = field(default_factory=list)
+    opened: list[ScriptedEngine] = field(default_factory=list)
+
+    def __call__(self, settings: EngineSettings) -> ScriptedEngine:
+        self.journal.append(f"open {settings.precision} {settings.max_batch}")
+        if self.errors:
+            raise self.errors.pop(0)
+        one = ScriptedEngine(settings, self.clock, self.journal)
+        self.opened.append(self.changes.get(settings.precision, lambda same: same)(one))
+        return self.opened[-1]
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request in the scripted engine."""
+
+    request: Request
+    arrival_s: float
+    token_times_s: list[float] = field(default_factory=list)
+
+    @property
+    def is_new(self) -> bool:
+        return len(self.token_times_s) == 1
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.token_times_s) >= self.request.max_tokens
+
+    def record(self, reason: FinishReason, error: str | None = None) -> RequestRecord:
+        return RequestRecord(
+            request_id=self.request.request_id,
+            num_prompt_tokens=len(self.request.prompt_token_ids),
+            token_ids=(1,) * len(self.token_times_s),
+            text="",
+            arrival_s=self.arrival_s,
+            token_times_s=tuple(self.token_times_s),
+            finish_reason=reason,
+            error=error,
+        )

@@ -1,0 +1,331 @@
+"""What a window showed: samples by the rules of the docstring, intervals against independent computations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from engine.request import FinishReason, RequestRecord
+from probes.device import Reading
+from tests.db.factories import make_engine_info, make_measurement, make_reading
+from tests.tuner.factories import make_record
+from tuner.measurement import (
+    CONFIDENCE,
+    NUM_SLICES,
+    Distribution,
+    Estimate,
+    Measurement,
+    distribution,
+    mean_estimate,
+    percentile_estimate,
+    slice_rates,
+    summarise,
+)
+from tuner.request import LATENCY_METRICS
+
+SHARES = {0.50: Fraction(1, 2), 0.90: Fraction(9, 10), 0.95: Fraction(19, 20), 0.99: Fraction(99, 100)}
+#: The window of `make_reading`.
+START_S, END_S = 10.0, 40.0
+
+moments = st.floats(min_value=0.0, max_value=50.0)
+streams = st.lists(st.lists(moments, max_size=8).map(sorted), max_size=8)
+
+
+def summarised(*records: RequestRecord, reading: Reading | None = None, **changes: Any) -> Measurement:
+    given_values = {"engine": make_engine_info(), "warmup_s": 10.0, "mean_running": 4.0, "prompt_tokens": 64}
+    return summarise(records, reading or make_reading(), **(given_values | changes))
+
+
+def binomial_below(rank: int, count: int, share: Fraction) -> Fraction:
+    """P(X < rank) for X ~ Binomial(count, share), exactly."""
+    return sum(
+        (math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(rank)), start=Fraction(0)
+    )
+
+
+def ranks(count: int, share: float) -> tuple[int | None, int | None]:
+    """The ranks between which the interval of a percentile runs: those of the samples 1, 2, ... count."""
+    estimate = percentile_estimate(np.arange(1.0, count + 1), share)
+    return (
+        None if estimate.low is None else round(estimate.low),
+        None if estimate.high is None else round(estimate.high),
+    )
+
+
+class TestPercentiles:
+    """Order statistics and their intervals."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(count=st.integers(2, 400), share=st.sampled_from(sorted(SHARES)))
+    def test_an_interval_covers_with_95_percent_and_no_rank_more(self, count: int, share: float) -> None:
+        """Either side errs with at most 2.5 %, and the next rank inwards would err with more."""
+        tail, exact = (1 - Fraction(95, 100)) / 2, SHARES[share]
+        low, high = ranks(count, share)
+        if low is None:
+            assert binomial_below(1, count, exact) > tail
+        else:
+            assert binomial_below(low, count, exact) <= tail < binomial_below(low + 1, count, exact)
+        if high is None:
+            assert 1 - binomial_below(count, count, exact) > tail
+        else:
+            assert 1 - binomial_below(high, count, exact) <= tail < 1 - binomial_below(high - 1, count, exact)
+
+    @pytest.mark.parametrize("share", SHARES)
+    @pytest.mark.parametrize("count", [1000, 100_000])
+    def test_large_samples_agree_with_scipy(self, count: int, share: float) -> None:
+        """For many samples the ranks are those of scipy's binomial distribution."""
+        low = int(stats.binom.ppf(0.025, count, share))
+        high = int(stats.binom.ppf(0.975, count, share)) + 1
+        assert ranks(count, share) in {(low, high), (low + 1, high)}
+
+    @pytest.mark.parametrize(
+        ("share", "low_from", "high_from"), [(0.50, 6, 6), (0.90, 2, 36), (0.95, 2, 72), (0.99, 2, 368)]
+    )
+    def test_a_side_that_the_sample_cannot_bound_is_none(self, share: float, low_from: int, high_from: int) -> None:
+        """A bound appears with exactly the sample size at which it can hold, and is None below."""
+        assert (True, False) == (ranks(low_from - 1, share)[0] is None, ranks(low_from, share)[0] is None)
+        assert (None, high_from) == (ranks(high_from - 1, share)[1], ranks(high_from, share)[1])
+
+    def test_percentiles_interpolate_between_order_statistics(self) -> None:
+        """Percentiles are Hyndman and Fan's type 7: of 10, 20, 30, 40 the median is 25 and p90 is 37."""
+        shown = distribution([40.0, 10.0, 30.0, 20.0])
+        assert shown.p50 is not None
+        assert shown.p90 is not None
+        assert (25.0, 37.0) == (shown.p50.value, pytest.approx(shown.p90.value))
+
+    @settings(max_examples=60, deadline=None)
+    @given(samples=st.lists(st.floats(min_value=0.0, max_value=1e6), min_size=1, max_size=80))
+    def test_figures_lie_inside_their_intervals(self, samples: list[float]) -> None:
+        """Whatever the samples, every percentile lies in its interval, in the sample's range, and in order."""
+        shown = distribution(samples)
+        percentiles = [shown.p50, shown.p90, shown.p95, shown.p99]
+        values = [one.value for one in percentiles if one is not None]
+        assert values == sorted(values)
+        assert min(samples) <= values[0]
+        assert values[-1] <= max(samples)
+        for one in percentiles:
+            assert one is not None
+            assert one.low is None or one.low <= one.value
+            assert one.high is None or one.value <= one.high
+
+    def test_a_sample_of_one_has_no_interval(self) -> None:
+        """Power case 59: with n = 1 every interval is None, not 0 wide."""
+        only = Estimate(20.0, None, None)
+        assert Distribution(count=1, mean=only, p50=only, p90=only, p95=only, p99=only) == distribution([20.0])
+
+    def test_no_sample_gives_no_figure(self) -> None:
+        """BUG-09: without samples the count is 0 and every figure is None, not 0."""
+        assert Distribution(count=0, mean=None, p50=None, p90=None, p95=None, p99=None) == distribution([])
+
+
+class TestMeans:
+    """Student's t."""
+
+    @settings(deadline=None)
+    @given(samples=st.lists(st.floats(min_value=-1e3, max_value=1e3), min_size=2, max_size=31))
+    def test_an_interval_is_that_of_scipy(self, samples: list[float]) -> None:
+        """Up to 31 samples the interval is scipy's t interval, to the table's four digits."""
+        estimate = mean_estimate(samples)
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(samples) - 1)) * float(stats.sem(samples))
+        assert pytest.approx(np.mean(samples), abs=1e-9) == estimate.value
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert pytest.approx(2 * half, rel=1e-3, abs=1e-9) == estimate.high - estimate.low
+        assert estimate.low <= estimate.value <= estimate.high
+
+    def test_equal_samples_leave_no_doubt(self) -> None:
+        """An interval of equal samples has no width, which is not the same as having none."""
+        assert Estimate(3.0, 3.0, 3.0) == mean_estimate([3.0] * 5)
+
+
+class TestTokens:
+    """Which tokens a window counts, and its rates."""
+
+    @pytest.mark.parametrize(
+        ("time_s", "counted"),
+        [(START_S - 1e-9, 0), (START_S, 1), (25.0, 1), (END_S - 1e-9, 1), (END_S, 0), (END_S + 1, 0)],
+    )
+    def test_a_token_counts_from_the_start_to_just_before_the_end(self, time_s: float, counted: int) -> None:
+        """A window holds its first instant and not its last, so that neighbours share no token."""
+        assert counted == summarised(make_record(time_s)).output_tokens
+
+    @given(streams=streams, edges=st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True).map(sorted))
+    def test_neighbouring_windows_count_every_token_once(self, streams: list[list[float]], edges: list[int]) -> None:
+        """Cut a run into windows anywhere and their tokens add up to those of the whole."""
+        records = [make_record(*times_s) for times_s in streams]
+        cuts = zip(edges, edges[1:], strict=False)
+        counts = [
+            summarised(*records, reading=make_reading(start_s=start_s, end_s=end_s)).output_tokens
+            for start_s, end_s in cuts
+        ]
+        whole = summarised(*records, reading=make_reading(start_s=edges[0], end_s=edges[-1]))
+        assert whole.output_tokens == sum(counts)
+
+    @given(streams=streams)
+    def test_rate_times_window_is_the_number_of_tokens(self, streams: list[list[float]]) -> None:
+        """The rate over the window's length, and the slices' rates over theirs, give the tokens back."""
+        shown = summarised(*(make_record(*times_s) for times_s in streams))
+        inside = [t for times_s in streams for t in times_s if START_S <= t < END_S]
+        by_slice = sum(slice_rates(inside, START_S, END_S)) * shown.window_s / NUM_SLICES
+        assert pytest.approx(shown.output_tokens) == shown.output_tok_s.value * shown.window_s
+        assert pytest.approx(shown.output_tokens) == by_slice
+
+    def test_a_steady_rate_has_a_narrow_interval(self) -> None:
+        """Equal slices leave no doubt about the rate, unequal ones do."""
+        even = summarised(make_record(*(START_S + 0.5 + i for i in range(30))))
+        bursts = summarised(make_record(*(START_S + 0.5 + i / 2 for i in range(30))))
+        assert Estimate(1.0, 1.0, 1.0) == even.output_tok_s
+        assert (1.0, True) == (bursts.output_tok_s.value, (bursts.output_tok_s.high or 0.0) > 1.2)
+
+    def test_energy_per_token_comes_from_the_reading(self) -> None:
+        """60 tokens of 300 J are 0.2 tokens per joule and 5 joules per token, at 10 W over 30 s."""
+        shown = summarised(make_record(*(START_S + i / 2 for i in range(60))))
+        assert shown.tok_per_j is not None
+        assert shown.j_per_tok is not None
+        assert pytest.approx((0.2, 5.0, 10.0)) == (shown.tok_per_j.value, shown.j_per_tok.value, shown.mean_power_w)
+
+    @given(streams=streams)
+    def test_energy_intervals_are_those_of_the_rate(self, streams: list[list[float]]) -> None:
+        """Tokens per joule and its inverse keep their values inside intervals that never go below 0."""
+        shown = summarised(*(make_record(*times_s) for times_s in streams))
+        for estimate in (shown.tok_per_j, shown.j_per_tok):
+            if estimate is not None:
+                assert 0.0 <= (estimate.low or 0.0) <= estimate.value
+                assert estimate.high is None or estimate.value <= estimate.high
+
+
+class TestEnergyThatCannotBeUsed:
+    """Never 0 in its place."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"reasons": ("sampling_gap",)},
+            {"energy_j": None},
+            {"energy_j": None, "reasons": ("device_lost",)},
+            {"energy_j": 0.0},
+            {"energy_j": -1.0},
+            {"energy_j": math.nan},
+            {"energy_j": math.inf},
+        ],
+        ids=str,
+    )
+    def test_energy_figures_are_none(self, changes: dict[str, Any]) -> None:
+        """BUG-13: with no usable energy every figure of it is None, never 0, NaN or infinite; the rate stays."""
+        shown = summarised(make_record(20.0, 21.0), reading=make_reading(**changes))
+        assert (None, None, None) == (shown.tok_per_j, shown.j_per_tok, shown.mean_power_w)
+        assert (2, pytest.approx(2 / 30)) == (shown.output_tokens, shown.output_tok_s.value)
+
+    def test_the_reasons_of_the_reading_are_those_of_the_window(self) -> None:
+        """A window is valid as long as nothing speaks against its reading."""
+        reading = make_reading(reasons=("sampling_gap", "suspended"))
+        assert (("sampling_gap", "suspended"), False) == (
+            (shown := summarised(make_record(20.0), reading=reading)).reasons,
+            shown.is_valid,
+        )
+        assert summarised(make_record(20.0)).is_valid
+
+    @pytest.mark.parametrize("records", [(), (make_record(5.0),), (make_record(),)], ids=["none", "before", "empty"])
+    def test_a_window_without_tokens_divides_nothing(self, records: Sequence[RequestRecord]) -> None:
+        """Power case 64: no token in the window gives a rate of 0 and no energy per token, without an error."""
+        shown = summarised(*records)
+        assert (0, 0.0, None, None) == (
+            shown.output_tokens,
+            shown.output_tok_s.value,
+            shown.tok_per_j,
+            shown.j_per_tok,
+        )
+        assert 10.0 == shown.mean_power_w
+
+
+class TestLatencies:
+    """Which request gives which sample."""
+
+    def test_each_latency_is_what_it_is_called(self) -> None:
+        """A request that arrived at 19, with tokens at 20, 21 and 24, waited 1 s, then 2 s per token, 5 s in all."""
+        shown = summarised(make_record(20.0, 21.0, 24.0, arrival_s=19.0))
+        values = {name: shown.latency(f"{name}_mean_ms") for name in ("ttft", "tpot", "itl", "e2e")}
+        assert {"ttft": 1000.0, "tpot": 2000.0, "itl": 2000.0, "e2e": 5000.0} == {
+            name: figure and figure.value for name, figure in values.items()
+        }
+        assert (1, 1, 2, 1) == (shown.ttft.count, shown.tpot.count, shown.itl.count, shown.e2e.count)
+
+    @pytest.mark.parametrize(
+        ("times_s", "ttft", "tpot", "itl", "e2e"),
+        [
+            ((8.0, 9.0), 0, 0, 0, 0),  # over before the window
+            ((8.0, 12.0), 0, 1, 1, 1),  # ended in it
+            ((38.0, 40.0), 1, 0, 0, 0),  # ended at its end, which is outside
+            ((38.0, 39.0, 41.0), 1, 0, 1, 0),
+            ((10.0, 39.9), 1, 1, 1, 1),
+            ((8.0, 45.0), 0, 0, 0, 0),  # around it
+            ((20.0,), 1, 0, 0, 1),  # one token has no gap
+        ],
+    )
+    def test_a_sample_belongs_to_the_window_that_saw_it_end(
+        self, times_s: tuple[float, ...], ttft: int, tpot: int, itl: int, e2e: int
+    ) -> None:
+        """TTFT counts where the first token is, TPOT and end-to-end where the last, a gap where its later token is."""
+        shown = summarised(make_record(*times_s))
+        assert (ttft, tpot, itl, e2e) == (shown.ttft.count, shown.tpot.count, shown.itl.count, shown.e2e.count)
+
+    def test_zero_and_one_token_answers_give_no_tpot(self) -> None:
+        """BUG-09: of 0, 1, 1 and 21 tokens three requests have a TTFT and one a TPOT of 20 ms; the others have none."""
+        fast = make_record(*(10.1 + 0.02 * i for i in range(21)), arrival_s=10.0)
+        one = make_record(10.1, arrival_s=10.0)
+        shown = summarised(make_record(arrival_s=10.0, finish_reason=FinishReason.STOP), one, one, fast)
+        assert (3, 1, 23) == (shown.ttft.count, shown.tpot.count, shown.output_tokens)
+        assert shown.tpot.mean == Estimate(pytest.approx(20.0))
+        only_ones = summarised(one, one)
+        assert (0, None, None) == (only_ones.tpot.count, only_ones.latency("tpot_p50_ms"), only_ones.tpot.mean)
+
+    def test_a_run_in_which_all_failed_gives_nothing(self) -> None:
+        """BUG-09: when every request failed the rate is 0 and every other figure None."""
+        failed = make_record(finish_reason=FinishReason.ERROR, error="numerics: logits are not finite")
+        shown = summarised(*[failed] * 4)
+        assert (4, 0, 0.0, None) == (
+            shown.num_failed,
+            shown.num_finished,
+            shown.output_tok_s.value,
+            shown.tok_per_j,
+        )
+        assert all(shown.latency(metric) is None for metric in LATENCY_METRICS)
+
+    def test_a_cancelled_request_gives_tokens_but_no_tpot(self) -> None:
+        """What was in flight at the end counts with its tokens, first token and gaps, and not as a finished request."""
+        shown = summarised(make_record(20.0, 21.0, 22.0, finish_reason=FinishReason.CANCELLED))
+        assert (3, 0, 1, 2) == (shown.output_tokens, shown.num_finished, shown.ttft.count, shown.itl.count)
+        assert (0, 0) == (shown.tpot.count, shown.e2e.count)
+
+    def test_a_failed_request_gives_no_latency(self) -> None:
+        """A request that ended in error counts as failed and gives no sample of any latency."""
+        shown = summarised(make_record(20.0, 21.0, 22.0, finish_reason=FinishReason.ERROR, error="numerics: NaN"))
+        assert (1, 0) == (shown.num_failed, shown.num_finished)
+        assert (0, 0, 0, 0) == (shown.ttft.count, shown.tpot.count, shown.itl.count, shown.e2e.count)
+
+    def test_preemptions_are_those_of_requests_that_ended_in_the_window(self) -> None:
+        """A preemption counts with the request that suffered it, where that ended."""
+        records = [make_record(20.0, num_preemptions=2), make_record(5.0, num_preemptions=4)]
+        assert 2 == summarised(*records).num_preemptions
+
+    @pytest.mark.parametrize("metric", LATENCY_METRICS)
+    def test_every_metric_of_a_request_can_be_read(self, metric: str) -> None:
+        """Every name that a limit may have leads to the figure of that latency and statistic."""
+        latency, statistic, _ = metric.split("_")
+        marked = replace(Distribution(count=1), **{statistic: Estimate(1.5)})
+        assert Estimate(1.5) == make_measurement(**{latency: marked}).latency(metric)
+
+    @pytest.mark.parametrize("metric", ["ttft_p42_ms", "speed_p99_ms", "ttft_count_ms"])
+    def test_other_names_are_errors(self, metric: str) -> None:
+        """A name that no limit may have raises KeyError instead of looking like a missing sample."""
+        with pytest.raises(KeyError, match=metric):
+            make_measurement().latency(metric)

@@ -1,0 +1,120 @@
+"""A measurement's violations and the verdict on its trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.db.factories import make_measurement
+from tests.tuner.factories import make_request, measured
+from tuner.measurement import Distribution, Estimate, Quality
+from tuner.objectives import Verdict, verdict, violations
+from tuner.request import Limit, QualityGate
+from tuner.trial import TrialState
+
+TTFT = Limit(metric="ttft_p99_ms", bound_ms=100.0)
+TPOT = Limit(metric="tpot_p50_ms", bound_ms=50.0)
+
+
+def quality(ratio: float) -> Quality:
+    return Quality(num_tokens=383, perplexity=10.0 * ratio, perplexity_ratio=ratio, top1_agreement=0.9)
+
+
+def latencies(ttft_ms: float | None, tpot_ms: float | None = 10.0, **changes: Any) -> Any:
+    """A measurement with these two latencies and perfect quality."""
+
+    def one(value: float | None) -> Distribution:
+        return Distribution(count=0) if value is None else replace(
+            Distribution(count=9), p50=Estimate(value), p99=Estimate(value)
+        )  # fmt: skip
+
+    return make_measurement(ttft=one(ttft_ms), tpot=one(tpot_ms), **({"quality": quality(1.0)} | changes))
+
+
+class TestViolations:
+    """By which share of its bound each limit is missed."""
+
+    def test_a_limit_is_missed_by_a_share_of_its_bound(self) -> None:
+        """150 ms against 100 ms is half the bound too much, 25 ms against 50 ms half the bound inside."""
+        shares = violations(make_request(sla=(TTFT, TPOT)), latencies(150.0, 25.0))
+        assert {"sla:ttft_p99_ms": 0.5, "sla:tpot_p50_ms": -0.5} == {
+            name: share for name, share in shares.items() if name.startswith("sla:")
+        }
+
+    @given(figure=st.floats(0.001, 1e6), bound=st.floats(0.001, 1e6))
+    def test_a_share_is_above_0_exactly_when_the_limit_is_missed(self, figure: float, bound: float) -> None:
+        """The bound itself is inside, and whatever is above it is outside."""
+        request = make_request(sla=(Limit(metric="ttft_p99_ms", bound_ms=bound),))
+        share = violations(request, latencies(figure))["sla:ttft_p99_ms"]
+        assert (share > 0) == (figure > bound) or pytest.approx(bound) == figure
+
+    def test_a_latency_without_samples_misses_its_limit(self) -> None:
+        """BUG-09: where no request has a TPOT nothing shows that its limit holds, so it is missed by its whole bound."""
+        assert 1.0 == violations(make_request(sla=(TPOT,)), latencies(10.0, None))["sla:tpot_p50_ms"]
+
+    def test_the_quality_gate_is_a_limit(self) -> None:
+        """A perplexity ratio of 1.1 misses a gate of 1.0 by a tenth."""
+        request = make_request(quality=QualityGate(max_perplexity_ratio=1.0))
+        shares = violations(request, latencies(10.0, quality=quality(1.1)))
+        assert {"quality:perplexity_ratio": pytest.approx(0.1)} == shares
+
+    def test_what_was_not_checked_is_not_missed(self) -> None:
+        """Without a quality figure and without limits there is nothing to miss."""
+        assert {} == violations(make_request(), latencies(10.0, quality=None))
+
+
+class TestVerdict:
+    """The state that a trial ends in."""
+
+    @pytest.mark.parametrize("ttft_ms", [1.0, 100.0])
+    def test_inside_every_limit_is_complete(self, ttft_ms: float) -> None:
+        """A valid measurement inside its limits, the bounds included, completes its trial without a reason."""
+        assert Verdict(TrialState.COMPLETE) == verdict(make_request(sla=(TTFT, TPOT)), latencies(ttft_ms, 50.0))
+
+    def test_a_missed_limit_is_infeasible_with_the_figure(self) -> None:
+        """A missed limit is the reason, and the detail has the figure and the bound."""
+        judged = verdict(make_request(sla=(TTFT,)), latencies(612.0))
+        assert Verdict(TrialState.INFEASIBLE, "sla:ttft_p99_ms", "ttft_p99_ms is 612, the limit is 100") == judged
+
+    def test_of_several_the_worst_is_the_reason(self) -> None:
+        """The reason is the limit missed by the largest share of its bound; the detail has all that are missed."""
+        judged = verdict(make_request(sla=(TTFT, TPOT)), latencies(120.0, 500.0))
+        assert (TrialState.INFEASIBLE, "sla:tpot_p50_ms") == (judged.state, judged.reason)
+        assert "ttft_p99_ms is 120, the limit is 100; tpot_p50_ms is 500, the limit is 50" == judged.detail
+
+    def test_a_missed_gate_is_infeasible_with_the_ratio(self) -> None:
+        """A precision that costs too much quality is infeasible, and the detail has ratio and gate."""
+        judged = verdict(make_request(), latencies(10.0, quality=quality(1.2)))
+        assert (TrialState.INFEASIBLE, "quality:perplexity_ratio") == (judged.state, judged.reason)
+        assert "perplexity is 1.200 of fp32's, the gate is 1.05" == judged.detail
+
+    def test_a_limit_on_a_latency_without_samples_is_infeasible(self) -> None:
+        """BUG-09: a TPOT limit does not pass because no request had a TPOT."""
+        judged = verdict(make_request(sla=(TPOT,), latency_metric="ttft_p99_ms"), latencies(10.0, None))
+        assert Verdict(TrialState.INFEASIBLE, "sla:tpot_p50_ms", "tpot_p50_ms is unknown, the limit is 50") == judged
+
+    def test_a_window_without_tokens_is_failed(self) -> None:
+        """Power case 64 and BUG-13: no token in the window fails the trial with a reason, whatever else is wrong."""
+        judged = verdict(make_request(), make_measurement(output_tokens=0, tok_per_j=None, reasons=("suspended",)))
+        assert Verdict(TrialState.FAILED, "no_tokens", "no output token came out in the window") == judged
+
+    def test_a_reason_against_the_window_is_invalid(self) -> None:
+        """A window with reasons is invalid by the first of them, even where a limit is missed too."""
+        measurement = latencies(612.0, reasons=("sampling_gap", "no_steady_state"))
+        judged = verdict(make_request(sla=(TTFT,)), measurement)
+        assert Verdict(TrialState.INVALID, "sampling_gap", "sampling_gap; no_steady_state") == judged
+
+    def test_no_energy_is_invalid(self) -> None:
+        """A reading without energy that nothing speaks against does not complete a trial."""
+        judged = verdict(make_request(), measured(None, 10.0))
+        assert (TrialState.INVALID, "no_energy") == (judged.state, judged.reason)
+
+    def test_no_sample_on_the_axis_is_invalid(self) -> None:
+        """A window that says nothing on the front's latency axis is invalid and says what to do."""
+        judged = verdict(make_request(latency_metric="tpot_p99_ms"), latencies(10.0, None))
+        assert (TrialState.INVALID, "no_latency_samples") == (judged.state, judged.reason)
+        assert "tpot_p99_ms; lengthen the window" in (judged.detail or "")
