@@ -94,7 +94,7 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
     settings = _with_database(settings, options.pop("database_url"))
     flags = job_fields(options)
     if resume is not None and (job_file is not None or flags):
-        given = str(job_file) if job_file else "--" + next(iter(flags)).split(".")[-1]
+        given = ", ".join([*([str(job_file)] if job_file else []), *flags])
         raise UsageError(f"--resume goes on with the job as it was; {given} cannot be changed now: start a new job")
     from api.terminal import fetching, run_here
     from api.worker import LEASE_S, is_dead, owner_name, prepare
@@ -117,7 +117,8 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
 
 @cli.command()
 @click.argument("job")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True,
+              help="How to print it; json has everything that was measured.")  # fmt: skip
 @_database_option
 @click.pass_obj
 def front(settings: Settings, job: str, form: str, database_url: str | None) -> None:
@@ -134,7 +135,8 @@ def front(settings: Settings, job: str, form: str, database_url: str | None) -> 
 
 
 @cli.command()
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
+              help="How to print them.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="Jobs at most.")
 @_database_option
 @click.pass_obj

@@ -122,7 +122,7 @@ def duration_words(seconds: float) -> str:
 
 def print_table(console: Console, table: Table) -> None:
     """Print a table; piped output has no width of its own, so there it takes what it needs instead of cutting."""
-    (console if console.is_terminal else Console(width=_PIPED_WIDTH)).print(table)
+    (console if console.is_terminal else Console(file=console.file, width=_PIPED_WIDTH)).print(table)
 
 
 def print_front(console: Console, front: schemas.FrontOut) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,7 @@ def read_job(path: Path | None, flags: Mapping[str, Any]) -> TuneRequest:
     for dotted, value in flags.items():
         _lay_over(fields, dotted.split("."), value)
     try:
-        return JobIn.model_validate(fields).to_request()
+        return _with_absolute_model(JobIn.model_validate(fields).to_request())
     except ValidationError as error:
         first = error.errors()[0]
         dotted = ".".join(str(part) for part in first["loc"] if not _is_union_member(part))
@@ -110,6 +111,12 @@ def _lay_over(fields: dict[str, Any], names: list[str], value: Any) -> None:
         fields[name] = inner if isinstance(inner, dict) else {}
         fields = fields[name]
     fields[last] = value
+
+
+def _with_absolute_model(request: TuneRequest) -> TuneRequest:
+    """Make a model's path absolute: whoever runs or resumes the job may stand in another folder."""
+    path = Path(request.model).expanduser()
+    return dataclasses.replace(request, model=str(path.absolute())) if path.exists() else request
 
 
 def _complaint(

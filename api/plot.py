@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 720, 420
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 52
+LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def _nice_end(highest: float) -> float:
 
 
 def _step(highest: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that cuts the axis into 3 to 10 pieces."""
+    """Return 1, 2 or 5 times a power of ten that cuts the axis into 3 to 5 pieces."""
     rough = highest / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999999)

@@ -222,9 +222,10 @@ def _take(session: Session, row: JobRow, *, owner: str, lease_s: float, now: dat
         row.started_at = now
     else:
         row.resume_count += 1
+    if row.state in ENDED:  # reopened: what ended it then is over
+        row.ended_because = row.message = row.finished_at = None
+        row.cancel_requested = False
     row.state = JobState.RUNNING
-    row.ended_because = row.message = row.finished_at = None
-    row.cancel_requested = False
     row.owner = owner
     row.token = uuid.uuid4().hex
     row.lease_expires_at = now + timedelta(seconds=lease_s)

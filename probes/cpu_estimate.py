@@ -55,8 +55,7 @@ class CpuPowerModel:
         return PowerSource(
             scope=Scope.CPU_SHARE,
             method=Method.ESTIMATE,
-            detail=f"estimate: {num_cores} cores at {self.idle_w:g} W idle to {self.max_w:g} W busy each, "
-            f"{self.origin}",
+            detail=f"{num_cores} cores at {self.idle_w:g} W idle to {self.max_w:g} W busy each, {self.origin}",
             resolution_s=TICK_S,
         )
 

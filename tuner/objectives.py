@@ -40,7 +40,9 @@ def verdict(request: TuneRequest, measurement: Measurement) -> Verdict:
     if not measurement.is_valid:
         return Verdict(TrialState.INVALID, measurement.reasons[0], "; ".join(measurement.reasons))
     if measurement.tok_per_j is None:
-        return Verdict(TrialState.INVALID, "no_energy", "no energy above 0 was read, though nothing else speaks against it")
+        return Verdict(
+            TrialState.INVALID, "no_energy", "no energy above 0 was read, though nothing else speaks against it"
+        )
     if measurement.latency(request.latency_metric) is None:
         detail = f"no request that ended in the window gives a {request.latency_metric}; lengthen the window"
         return Verdict(TrialState.INVALID, "no_latency_samples", detail)

@@ -182,3 +182,40 @@ def test_a_cancelled_job_whose_worker_dies_is_still_ended(jobs: JobStore, clock:
     successor = jobs.claim_next("host:2", 60)
     assert successor is not None
     assert successor.cancel_requested
+
+
+def test_a_stopped_job_is_reopened_by_hand_only(jobs: JobStore) -> None:
+    """A cancelled job is claimed again with `reopen`, as if it had never ended; no worker takes it by itself."""
+    job = jobs.create(make_request())
+    jobs.finish(jobs.claim(job.id, "a", 30), JobState.CANCELLED, "stopped", "by hand")
+    assert jobs.claim_next("b", 30) is None
+    with pytest.raises(JobEnded):
+        jobs.claim(job.id, "b", 30)
+
+    jobs.claim(job.id, "b", 30, reopen=True)
+
+    again = jobs.get(job.id)
+    assert (again.state, again.ended_because, again.message, again.finished_at) == (JobState.RUNNING, None, None, None)
+    assert again.resume_count == 1
+
+
+def test_a_finished_job_is_never_reopened(jobs: JobStore) -> None:
+    """`reopen` is for cancelled jobs: a finished one has nothing left to do."""
+    job = jobs.create(make_request())
+    jobs.finish(jobs.claim(job.id, "a", 30), JobState.FINISHED, "trials")
+    with pytest.raises(JobEnded, match="finished"):
+        jobs.claim(job.id, "b", 30, reopen=True)
+
+
+def test_the_lease_of_a_dead_owner_ends_at_once(jobs: JobStore) -> None:
+    """An owner that is known to be dead loses its lease without waiting; the others keep theirs."""
+    dead, alive = jobs.create(make_request()), jobs.create(make_request())
+    jobs.claim(dead.id, "dead", 1000)
+    jobs.claim(alive.id, "alive", 1000)
+
+    assert jobs.expire(lambda owner: owner == "dead") == 1
+
+    claim = jobs.claim_next("next", 30)
+    assert claim is not None
+    assert claim.job_id == dead.id
+    assert jobs.claim_next("next", 30) is None

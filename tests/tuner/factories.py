@@ -53,9 +53,7 @@ def make_record(*token_times_s: float, arrival_s: float = 0.0, **changes: Any) -
     return replace(record, **changes)
 
 
-def measured(
-    tok_per_j: float | None, latency_ms: float | None, *, spread: float = 0.0, **changes: Any
-) -> Measurement:
+def measured(tok_per_j: float | None, latency_ms: float | None, *, spread: float = 0.0, **changes: Any) -> Measurement:
     """A measurement at a place of the plane, known to a share of `spread`: every latency figure is `latency_ms`."""
 
     def near(value: float) -> Estimate:

@@ -93,7 +93,7 @@ class ScriptedEngine:
     clock: StepClock
     #: What was done, in order, by all engines of a test.
     journal: list[str]
-    step_s: float = 0.1
+    step_s: float = 0.125  # exact in binary, so that figures are, too
     logprob: float = -2.0
     score_error: EngineError | None = None
     #: Raised in the run's tenth step.
@@ -178,8 +178,10 @@ class Launcher:
         if self.errors:
             raise self.errors.pop(0)
         one = ScriptedEngine(settings, self.clock, self.journal)
-        self.opened.append(self.changes.get(settings.precision, lambda same: same)(one))
-        return self.opened[-1]
+        if settings.precision in self.changes:
+            one = self.changes[settings.precision](one)
+        self.opened.append(one)
+        return one
 
 
 @dataclass(slots=True)

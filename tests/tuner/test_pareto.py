@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.device import Scope
@@ -45,6 +45,7 @@ def front(*trials: Trial) -> Front:
 class TestDominance:
     """Which pairs stay."""
 
+    @settings(deadline=None)
     @given(one=pairs, other=pairs)
     def test_dominance_is_better_on_one_axis_and_no_worse_on_the_other(
         self, one: ObjectivePair, other: ObjectivePair
@@ -52,28 +53,33 @@ class TestDominance:
         """A pair dominates exactly where it has more tokens per joule or less latency, and loses nothing."""
         assert beats(one, other) == one.dominates(other)
 
+    @settings(deadline=None)
     @given(pairs=many_pairs)
     def test_no_member_is_dominated(self, pairs: list[ObjectivePair]) -> None:
         """No pair of the front is beaten by any pair at all."""
         assert not any(beats(other, member) for member in kept(pairs) for other in pairs)
 
+    @settings(deadline=None)
     @given(pairs=many_pairs)
     def test_whoever_is_left_out_is_dominated_by_a_member(self, pairs: list[ObjectivePair]) -> None:
         """Every pair that is not on the front is beaten by one that is."""
         left_out = set(range(len(pairs))) - set(non_dominated(pairs))
         assert all(any(beats(member, pairs[i]) for member in kept(pairs)) for i in left_out)
 
+    @settings(deadline=None)
     @given(pairs=many_pairs, data=st.data())
     def test_the_order_does_not_matter(self, pairs: list[ObjectivePair], data: st.DataObject) -> None:
         """The same pairs in another order make the same front."""
         shuffled = data.draw(st.permutations(pairs))
         assert kept(pairs) == kept(shuffled)
 
+    @settings(deadline=None)
     @given(pairs=many_pairs)
     def test_a_front_is_its_own_front(self, pairs: list[ObjectivePair]) -> None:
         """Taking the front of a front leaves nothing out."""
         assert kept(pairs) == kept(kept(pairs))
 
+    @settings(deadline=None)
     @given(pairs=many_pairs)
     def test_a_front_rises(self, pairs: list[ObjectivePair]) -> None:
         """Along the front latency and tokens per joule rise together."""
@@ -83,12 +89,12 @@ class TestDominance:
 
     def test_ties_stay(self) -> None:
         """Equal pairs do not dominate each other, so all of them are kept."""
-        assert [0, 1, 3] == sorted(non_dominated([ObjectivePair(2, 10), ObjectivePair(2, 10), ObjectivePair(1, 10),
-                                                  ObjectivePair(2, 10)]))  # fmt: skip
+        assert sorted(non_dominated([ObjectivePair(2, 10), ObjectivePair(2, 10), ObjectivePair(1, 10),
+                                                  ObjectivePair(2, 10)])) == [0, 1, 3]  # fmt: skip
 
     def test_of_nothing_nothing_stays(self) -> None:
         """The front of no pairs is empty."""
-        assert [] == non_dominated([])
+        assert non_dominated([]) == []
 
 
 class TestHypervolume:
@@ -111,6 +117,7 @@ class TestHypervolume:
         """Up to 100 ms, fronts drawn by hand cover the areas counted by hand."""
         assert area == hypervolume([ObjectivePair(*pair) for pair in pairs], 100.0)
 
+    @settings(deadline=None)
     @given(pairs=many_pairs, reference=st.integers(0, 7))
     def test_an_area_is_the_number_of_dominated_squares(self, pairs: list[ObjectivePair], reference: int) -> None:
         """On whole numbers the area is the count of unit squares that some pair dominates."""
@@ -121,6 +128,7 @@ class TestHypervolume:
         )
         assert squares == hypervolume(pairs, float(reference))
 
+    @settings(deadline=None)
     @given(pairs=many_pairs, another=pairs, reference=st.integers(0, 7))
     def test_another_pair_never_takes_area_away(
         self, pairs: list[ObjectivePair], another: ObjectivePair, reference: int
@@ -145,12 +153,13 @@ class TestFront:
             shown.latency_reference_ms,
             shown.created_at,
         )
-        assert 1.0 * 40.0 + 2.0 * 20.0 == shown.hypervolume
+        assert shown.hypervolume == 1.0 * 40.0 + 2.0 * 20.0
 
     def test_without_trials_it_is_empty(self) -> None:
         """A front of nothing has no trials, no area and no reference."""
-        assert ((), 0.0, None) == ((shown := front()).trials, shown.hypervolume, shown.latency_reference_ms)
+        assert ((shown := front()).trials, shown.hypervolume, shown.latency_reference_ms) == ((), 0.0, None)
 
+    @settings(deadline=None)
     @given(states=st.lists(st.sampled_from(TrialState), max_size=6), pairs=many_pairs)
     def test_only_complete_trials_reach_it(self, states: list[TrialState], pairs: list[ObjectivePair]) -> None:
         """Power case 60: a failed, invalid, infeasible or unfinished trial never stands on a front, however good."""
@@ -184,7 +193,7 @@ class TestFront:
 
     def test_ties_between_trials_stay(self) -> None:
         """Two trials with equal figures both stand on the front."""
-        assert 2 == len(front(placed(2.0, 10.0, 0), placed(2.0, 10.0, 1)).trials)
+        assert len(front(placed(2.0, 10.0, 0), placed(2.0, 10.0, 1)).trials) == 2
 
     @pytest.mark.xfail(strict=True, reason="a front compares figures; their intervals are shown and not compared")
     def test_trials_within_each_others_intervals_both_stay(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuner.factories import make_request
@@ -82,9 +82,7 @@ REFUSALS = {
     "window limit below window": Refusal(
         lambda: WindowRule(window_s=9.0, max_window_s=8.0), "window.max_window_s", "8.0", "at least window_s (9.0)"
     ),
-    "negative requests": Refusal(
-        lambda: WindowRule(min_requests=-1), "window.min_requests", "-1", "give 0 to 1000000"
-    ),
+    "negative requests": Refusal(lambda: WindowRule(min_requests=-1), "window.min_requests", "-1", "give 0 to 1000000"),
     "gate below 1": Refusal(
         lambda: QualityGate(max_perplexity_ratio=0.99), "quality.max_perplexity_ratio", "0.99", "1.0 or more"
     ),
@@ -125,12 +123,12 @@ def test_an_empty_knob_is_an_error_of_its_own() -> None:
 
 def test_the_defaults_are_a_request() -> None:
     """A model's name alone makes a request."""
-    assert ("embedded", "auto", (), ()) == (
+    assert (
         (request := TuneRequest(model="m")).engine,
         request.device,
         request.sla,
         request.knobs,
-    )
+    ) == ("embedded", "auto", (), ())
 
 
 @pytest.mark.parametrize("edge", [1, MAX_TOKENS])
@@ -147,6 +145,7 @@ def test_a_limit_is_read_from_text(text: str) -> None:
     assert Limit(metric="ttft_p99_ms", bound_ms=500.0) == Limit.parse(text)
 
 
+@settings(deadline=None)
 @given(metric=st.sampled_from(LATENCY_METRICS), bound_ms=st.floats(min_value=1e-6, max_value=1e9))
 def test_every_limit_can_be_written_and_read(metric: str, bound_ms: float) -> None:
     """Reading what was written gives the same limit, for every metric and bound."""
@@ -181,7 +180,7 @@ def test_two_limits_on_one_figure_are_refused() -> None:
     twice = (Limit(metric="ttft_p99_ms", bound_ms=500.0), Limit(metric="ttft_p99_ms", bound_ms=200.0))
     with pytest.raises(InvalidRequest) as caught:
         make_request(sla=twice)
-    assert "sla.ttft_p99_ms is '200 ms': it is already 500 ms; keep one of the two" == str(caught.value)
+    assert str(caught.value) == "sla.ttft_p99_ms is '200 ms': it is already 500 ms; keep one of the two"
 
 
 def test_a_knob_given_twice_is_refused() -> None:
@@ -189,7 +188,7 @@ def test_a_knob_given_twice_is_refused() -> None:
     twice = (KnobRange(name="max_batch", values=(8, 16)), KnobRange(name="max_batch", values=(32,)))
     with pytest.raises(InvalidRequest) as caught:
         make_request(knobs=twice)
-    assert "knobs.max_batch is '[32]': it is already [8, 16]; keep one of the two" == str(caught.value)
+    assert str(caught.value) == "knobs.max_batch is '[32]': it is already [8, 16]; keep one of the two"
 
 
 def test_limits_on_different_figures_stand_together() -> None:

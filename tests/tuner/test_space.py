@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.device import DeviceKind
@@ -33,7 +33,7 @@ def test_an_unknown_engine_is_refused() -> None:
 
 def test_an_unknown_knob_is_refused() -> None:
     """A knob that the engine lacks is refused with the list of those it has."""
-    with pytest.raises(InvalidRequest, match="knobs is 'rate': .* it has max_batch, precision, prefill_chunk"):
+    with pytest.raises(InvalidRequest, match=r"knobs is 'rate': .* it has max_batch, precision, prefill_chunk"):
         space_of(KnobRange(name="rate", values=(1, 2)))
 
 
@@ -56,7 +56,7 @@ def test_an_unknown_precision_is_refused(precision: KnobValue) -> None:
 def test_int8_is_refused_on_a_gpu_only() -> None:
     """The precision that only CPUs run is refused for a GPU and taken for a CPU."""
     int8 = KnobRange(name="precision", values=("int8",))
-    assert {"precision": ("int8",)} == values_of(space_of(int8))
+    assert values_of(space_of(int8)) == {"precision": ("int8",)}
     with pytest.raises(InvalidRequest, match=r"knobs\.precision is 'int8'"):
         space_of(int8, kind=DeviceKind.GPU)
 
@@ -82,7 +82,7 @@ def test_a_bad_value_is_found_in_a_large_space() -> None:
 def test_a_request_without_knobs_searches_all_that_the_device_can_run(kind: DeviceKind) -> None:
     """Where no knob is named all of them are searched, and no default value is one that the device would refuse."""
     space = space_of(kind=kind)
-    assert ["max_batch", "precision", "prefill_chunk"] == [knob.name for knob in space.knobs]
+    assert [knob.name for knob in space.knobs] == ["max_batch", "precision", "prefill_chunk"]
     assert ("int8" in values_of(space)["precision"]) == (kind is not DeviceKind.GPU)
     named = [KnobRange(name=name, values=values) for name, values in values_of(space).items()]
     assert space == space_of(*named, kind=kind)
@@ -90,8 +90,10 @@ def test_a_request_without_knobs_searches_all_that_the_device_can_run(kind: Devi
 
 def test_only_launch_knobs_need_a_launch() -> None:
     """Batch and precision take a new engine, the prefill chunk does not."""
-    assert {"max_batch": True, "precision": True, "prefill_chunk": False} == {
-        knob.name: knob.needs_launch for knob in space_of().knobs
+    assert {knob.name: knob.needs_launch for knob in space_of().knobs} == {
+        "max_batch": True,
+        "precision": True,
+        "prefill_chunk": False,
     }
 
 
@@ -112,6 +114,7 @@ def test_the_default_word_is_the_first_where_the_list_lacks_it(values: tuple[str
     assert OperatingPoint.of({"precision": word}) == SearchSpace(knobs=(knob,)).default_point
 
 
+@settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_points_are_all_combinations_once(lengths: list[int]) -> None:
     """The points are as many as the size says, all different, all in the space, the default among them."""
@@ -124,8 +127,11 @@ def test_points_are_all_combinations_once(lengths: list[int]) -> None:
 
 def test_the_last_knob_changes_fastest() -> None:
     """Points come in an order in which launch knobs, named first, change least."""
-    assert [(4, "fp32"), (4, "int8"), (8, "fp32"), (8, "int8")] == [
-        (point["max_batch"], point["precision"]) for point in make_space().points()
+    assert [(point["max_batch"], point["precision"]) for point in make_space().points()] == [
+        (4, "fp32"),
+        (4, "int8"),
+        (8, "fp32"),
+        (8, "int8"),
     ]
 
 
@@ -147,13 +153,13 @@ def test_a_point_with_other_knobs_is_not_in_the_space(knobs: dict[str, KnobValue
 def test_settings_hold_the_point_and_defaults_for_the_rest() -> None:
     """A point's knobs reach the engine, the others keep their defaults, the context fits the workload."""
     settings = settings_of(make_request(), OperatingPoint.of({"max_batch": 2, "precision": "int8"}))
-    assert ("smollm2-135m", 2, "int8", 256, 16 + 6) == (
+    assert (
         settings.model,
         settings.max_batch,
         settings.precision,
         settings.prefill_chunk,
         settings.max_context,
-    )
+    ) == ("smollm2-135m", 2, "int8", 256, 16 + 6)
 
 
 @pytest.mark.parametrize(("concurrency", "offered"), [(None, 16), (3, 3), (64, 64)])

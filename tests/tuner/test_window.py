@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.load import Progress
@@ -55,10 +55,10 @@ class TestWarmUp:
         run = Run()
         run.start()
         run.steps(9.5)
-        assert (Phase.WARM_UP, []) == (run.window.phase, run.meter.calls)
+        assert (run.window.phase, run.meter.calls) == (Phase.WARM_UP, [])
         run.steps(10.0)
-        assert (Phase.WINDOW, ["start"]) == (run.window.phase, run.meter.calls)
-        assert (10.0, False) == (run.window.warmup_s, run.window.is_unsteady)
+        assert (run.window.phase, run.meter.calls) == (Phase.WINDOW, ["start"])
+        assert (run.window.warmup_s, run.window.is_unsteady) == (10.0, False)
 
     def test_it_begins_with_the_first_step_whatever_the_clock_says(self) -> None:
         """The warm-up is counted from the first step, not from the clock's zero."""
@@ -67,7 +67,7 @@ class TestWarmUp:
         run.steps(1009.5)
         assert Phase.WARM_UP is run.window.phase
         run.steps(1010.0)
-        assert (Phase.WINDOW, 10.0) == (run.window.phase, run.window.warmup_s)
+        assert (run.window.phase, run.window.warmup_s) == (Phase.WINDOW, 10.0)
 
     @pytest.mark.parametrize(("offered", "max_batch"), [(4, 32), (32, 4), (4, 4)])
     def test_it_waits_for_as_many_first_tokens_as_run_at_once(self, offered: int, max_batch: int) -> None:
@@ -77,7 +77,7 @@ class TestWarmUp:
         run.steps(30.0)
         assert Phase.WARM_UP is run.window.phase
         run.step(30.5, first_tokens=("d",))
-        assert (Phase.WINDOW, False) == (run.window.phase, run.window.is_unsteady)
+        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, False)
 
     def test_it_waits_until_the_batch_stops_growing(self) -> None:
         """While the number of running requests still rises the window stays closed."""
@@ -94,7 +94,7 @@ class TestWarmUp:
         run = Run(offered=32, max_batch=32)
         run.start(first_tokens=tuple(map(str, range(32))), num_running=11)
         run.steps(10.0, num_running=11)
-        assert (Phase.WINDOW, False) == (run.window.phase, run.window.is_unsteady)
+        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, False)
 
     def test_a_load_that_still_grows_is_measured_at_the_limit_and_called_unsteady(self) -> None:
         """What is not steady by max_warmup_s is measured, so that there is something to show, and marked."""
@@ -103,21 +103,21 @@ class TestWarmUp:
         for half_seconds in range(1, 33):
             assert Phase.WARM_UP is run.window.phase
             run.step(half_seconds / 2, num_running=8 + half_seconds)
-        assert (Phase.WINDOW, 16.0, True) == (run.window.phase, run.window.warmup_s, run.window.is_unsteady)
+        assert (run.window.phase, run.window.warmup_s, run.window.is_unsteady) == (Phase.WINDOW, 16.0, True)
 
     def test_requests_without_a_token_do_not_hold_it_for_ever(self) -> None:
         """An engine that brings no token forth reaches the limit and is unsteady."""
         run = Run()
         run.start(first_tokens=())
         run.steps(60.0)
-        assert (Phase.WINDOW, True) == (run.window.phase, run.window.is_unsteady)
+        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, True)
 
     def test_steps_longer_than_the_stretch_do_not_block_it(self) -> None:
         """With a step every 5 s there is nothing to compare, and the warm-up's own length has to do."""
         run = Run()
         run.start()
         run.steps(10.0, every_s=5.0)
-        assert (Phase.WINDOW, False) == (run.window.phase, run.window.is_unsteady)
+        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, False)
 
 
 class TestWindow:
@@ -135,11 +135,11 @@ class TestWindow:
         run = self.opened()
         run.step(10.5, **ended(5))
         run.steps(39.5)
-        assert (Phase.WINDOW, None) == (run.window.phase, run.window.reading)
+        assert (run.window.phase, run.window.reading) == (Phase.WINDOW, None)
         assert not run.step(40.0)
-        assert (Phase.DONE, ["start", "stop"]) == (run.window.phase, run.meter.calls)
+        assert (run.window.phase, run.meter.calls) == (Phase.DONE, ["start", "stop"])
         assert run.window.reading is not None
-        assert (10.0, 40.0) == (run.window.reading.start_s, run.window.reading.end_s)
+        assert (run.window.reading.start_s, run.window.reading.end_s) == (10.0, 40.0)
 
     def test_it_stays_open_until_enough_ended(self) -> None:
         """With too few ended it goes on past window_s, to the step in which the last one ends."""
@@ -168,7 +168,7 @@ class TestWindow:
         """A rule with min_requests of 0 closes after window_s though nothing ended."""
         run = self.opened(replace(RULE, min_requests=0))
         run.steps(200.0)
-        assert (Phase.DONE, 40.0) == (run.window.phase, run.clock.now_s)
+        assert (run.window.phase, run.clock.now_s) == (Phase.DONE, 40.0)
 
     def test_its_means_and_prompts_are_of_the_window_only(self) -> None:
         """Prompt tokens and running sequences of the warm-up stay outside."""
@@ -177,15 +177,15 @@ class TestWindow:
         run.steps(10.0, num_prompt_tokens=1000)
         run.steps(39.5, num_running=2, num_prompt_tokens=3)
         run.step(40.0, num_running=32, num_prompt_tokens=3)
-        assert (60 * 3, (59 * 2 + 32) / 60) == (run.window.prompt_tokens, run.window.mean_running)
+        assert (run.window.prompt_tokens, run.window.mean_running) == (60 * 3, (59 * 2 + 32) / 60)
 
     def test_steps_from_before_the_meter_started_do_not_count(self) -> None:
         """What an engine in another process did while the meter was starting is not the window's."""
         run = self.opened(replace(RULE, min_requests=1), start_delay_s=2.0)
-        assert 12.0 == run.window.start_s
+        assert run.window.start_s == 12.0
         run.steps(11.5, num_prompt_tokens=1000, num_running=32, **ended(9))
         run.steps(42.0, num_prompt_tokens=3)
-        assert (Phase.WINDOW, 61 * 3, 4.0) == (run.window.phase, run.window.prompt_tokens, run.window.mean_running)
+        assert (run.window.phase, run.window.prompt_tokens, run.window.mean_running) == (Phase.WINDOW, 61 * 3, 4.0)
 
     def test_steps_after_the_end_change_nothing(self) -> None:
         """An engine that steps on after the end is told to stop again, and the window stays as it was."""
@@ -194,7 +194,7 @@ class TestWindow:
         before = (run.window.reading, run.window.prompt_tokens, run.window.mean_running)
         assert not run.step(50.0, num_prompt_tokens=1000, num_running=32)
         assert before == (run.window.reading, run.window.prompt_tokens, run.window.mean_running)
-        assert ["start", "stop"] == run.meter.calls
+        assert run.meter.calls == ["start", "stop"]
 
 
 steps = st.lists(
@@ -217,6 +217,7 @@ def at_their_instants(steps: Iterable[Progress]) -> Iterable[Progress]:
         yield replace(step, time_s=time_s)
 
 
+@settings(deadline=None)
 @given(steps=steps)
 def test_every_run_keeps_the_rule(steps: list[Progress]) -> None:
     """Whatever the steps, the warm-up is never short, the window neither short nor long by more than a step."""

@@ -1,0 +1,142 @@
+"""Jobs that are killed, stopped, frozen and resumed, through real processes and the real engine (BUG-17)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from api.stores import Stores, utc_now
+from api.worker import LEASE_S
+from db.job import Job, JobState
+from db.jobs import JobStore
+from tests.api.commands import ended_of, engine_child_of, is_gone, run, started, tiny_flags, wait_until
+from tuner.trial import OUTCOMES, Trial, TrialState
+
+pytestmark = pytest.mark.slow
+
+
+def only_job(stores: Stores) -> Job | None:
+    return next(iter(stores.jobs.list(limit=1)), None)
+
+
+def trial_seen(stores: Stores, number: int, state: TrialState) -> Callable[[], Trial | None]:
+    """Look for a trial of the only job in a state."""
+
+    def look() -> Trial | None:
+        job = only_job(stores)
+        trials = [] if job is None else stores.trials.list(job.id)
+        return next((trial for trial in trials if (trial.number, trial.state) == (number, state)), None)
+
+    return look
+
+
+def running_engine(stores: Stores, pid: int, number: int) -> psutil.Process:
+    """Wait until a trial runs and its engine is there."""
+    wait_until(trial_seen(stores, number, TrialState.RUNNING), what=f"trial {number} to begin")
+    return wait_until(lambda: engine_child_of(pid), what="the engine's process")
+
+
+def outcomes(trials: list[Trial]) -> list[tuple[int, int]]:
+    return [(trial.number, trial.attempt) for trial in trials if trial.state in OUTCOMES]
+
+
+def test_a_killed_engine_costs_one_trial(stores: Stores, tiny_folder: Path) -> None:
+    """An engine that is killed during a trial fails that trial with `engine_died`, and the job runs to its end."""
+    with started("tune", *tiny_flags(tiny_folder, window=2), "--trials=2") as tune:
+        running_engine(stores, tune.pid, 0).kill()
+        ended = ended_of(tune)
+    assert (ended.code, ended.err) == (0, "")
+    job = only_job(stores)
+    assert job is not None
+    first, second = stores.trials.list(job.id)
+    assert (first.state, first.reason, first.measurement) == (TrialState.FAILED, "engine_died", None)
+    assert "SIGKILL" in str(first.detail)
+    assert second.measurement is not None
+    assert (job.state, second.state in OUTCOMES) == (JobState.FINISHED, True)
+
+
+def test_a_killed_job_is_resumed_at_once(stores: Stores, tiny_folder: Path) -> None:
+    """A job killed in trial 2 leaves no engine, goes on at once, and ends with each of its 4 points measured once."""
+    with started("tune", *tiny_flags(tiny_folder), "--trials=4") as tune:
+        engine = running_engine(stores, tune.pid, 1)
+        tune.kill()
+        tune.wait()
+        wait_until(lambda: is_gone(engine), what="the engine to follow its host")
+    job = only_job(stores)
+    assert job is not None
+    assert (job.state, job.num_trials[TrialState.RUNNING]) == (JobState.RUNNING, 1)
+    kept = stores.trials.list(job.id)[0]
+
+    ended = run("tune", "--resume", job.id[:8])
+
+    assert (ended.code, ended.err) == (0, "")
+    assert "resumed: 1 trials are done and are not repeated" in ended.out
+    trials = stores.trials.list(job.id)
+    assert trials[0] == kept
+    assert (trials[1].state, trials[1].reason, trials[1].attempt) == (TrialState.INTERRUPTED, "worker_lost", 1)
+    assert outcomes(trials) == [(0, 1), (1, 2), (2, 1), (3, 1)]
+    assert trials[1].point == trials[2].point
+    assert len({trial.point for trial in trials}) == 4
+    after = stores.jobs.get(job.id)
+    assert (after.state, after.resume_count) == (JobState.FINISHED, 1)
+
+
+def test_an_interrupt_stops_after_the_window(stores: Stores, tiny_folder: Path) -> None:
+    """One Ctrl-C lets the running window end, keeps its trial, and says how to go on; the job can be claimed again."""
+    with started("tune", *tiny_flags(tiny_folder, window=2), "--trials=4") as tune:
+        running_engine(stores, tune.pid, 0)
+        tune.send_signal(signal.SIGINT)
+        ended = ended_of(tune)
+    job = only_job(stores)
+    assert job is not None
+    assert (ended.code, ended.err) == (130, "")
+    assert "stopping after the running window" in ended.out
+    assert f"stopped; go on with: wattfront tune --resume {job.id[:8]}" in ended.out
+    assert (job.state, job.ended_because) == (JobState.CANCELLED, "stopped")
+    (trial,) = stores.trials.list(job.id)
+    assert trial.measurement is not None
+    stores.jobs.claim(job.id, "host:1:1", LEASE_S, reopen=True)
+    assert outcomes(stores.trials.history(job.id)) == [(0, 1)]
+
+
+def test_a_second_interrupt_stops_at_once(stores: Stores, tiny_folder: Path) -> None:
+    """Two Ctrl-C end a window that would take an hour; its trial is tried again on a resume, and no engine is left."""
+    with started("tune", *tiny_flags(tiny_folder, window=3600), "--trials=4") as tune:
+        engine = running_engine(stores, tune.pid, 0)
+        assert tune.stdout is not None
+        tune.send_signal(signal.SIGINT)
+        assert any("once more to stop at once" in line for line in iter(tune.stdout.readline, ""))
+        tune.send_signal(signal.SIGINT)
+        ended = ended_of(tune)
+        wait_until(lambda: is_gone(engine), what="the engine to end")
+    job = only_job(stores)
+    assert job is not None
+    assert ended.code == 130
+    assert "Traceback" not in ended.err
+    assert f"stopped at once; go on with: wattfront tune --resume {job.id[:8]}" in ended.out
+    assert (job.state, job.ended_because) == (JobState.CANCELLED, "stopped")
+    assert [number for number, _ in stores.trials.to_retry(job.id)] == [0]
+
+
+def test_a_frozen_worker_does_not_disturb_its_successor(stores: Stores, tiny_folder: Path) -> None:
+    """A worker that is frozen past its lease and then goes on drops its result, and the job is its successor's."""
+    with started("tune", *tiny_flags(tiny_folder), "--trials=4") as tune:
+        running_engine(stores, tune.pid, 0)
+        tune.send_signal(signal.SIGSTOP)
+        job = only_job(stores)
+        assert job is not None
+        later = JobStore(stores.database, lambda: utc_now() + timedelta(seconds=2 * LEASE_S))
+        later.claim(job.id, "successor:1:1", LEASE_S)
+        tune.send_signal(signal.SIGCONT)
+        ended = ended_of(tune)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert f"no longer holds job {job.id}: another worker took it" in ended.err
+    after = stores.jobs.get(job.id)
+    assert (after.state, after.owner) == (JobState.RUNNING, "successor:1:1")
+    assert outcomes(stores.trials.list(job.id)) == []
