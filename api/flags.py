@@ -46,7 +46,7 @@ def _workload_flags(text: str) -> dict[str, Any]:
     scenario, _, rest = text.partition(":")
     flags: dict[str, Any] = {"workload.scenario": scenario}
     for part in filter(None, rest.split(",")):
-        name, _, value = part.partition("=")
+        name, _, value = (word.strip() for word in part.partition("="))
         if name not in _WORKLOAD_FIELDS:
             raise UsageError(
                 f"--workload has {part!r}: its parts are {', '.join(f'{field}=...' for field in _WORKLOAD_FIELDS)}"

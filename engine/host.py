@@ -7,6 +7,7 @@ its own, so Ctrl-C in a terminal does not reach it, and everything it started en
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import queue
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -45,6 +47,7 @@ class EngineHost:
 
         Raises the engine's own errors by their class, EngineDied when the child ends or goes silent.
         """
+        started_s = time.monotonic()
         self._silence_s = silence_s
         self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115 - lives as long as the child; closed in close()
         self._process = _start_child(self._log)
@@ -52,7 +55,9 @@ class EngineHost:
         threading.Thread(target=self._receive, daemon=True).start()
         try:
             self._send({"op": "open", "settings": settings, "folder": str(folder), "model_hash": model_hash})
-            self._info = wire.info_from(self._reply())
+            opened = wire.info_from(self._reply())
+            # What a launch costs the search includes the process and its imports.
+            self._info = dataclasses.replace(opened, start_s=time.monotonic() - started_s)
         except BaseException:
             self.close()
             raise

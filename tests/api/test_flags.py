@@ -66,7 +66,7 @@ def test_knob_values_have_their_types() -> None:
 def test_a_workload_is_one_option() -> None:
     """The workload option sets the parts it names and no other."""
     assert job_fields(options(workload="closed")) == {"workload.scenario": "closed"}
-    assert job_fields(options(workload="closed:prompt=8-16,output=4,concurrency=3,seed=7")) == {
+    assert job_fields(options(workload="closed:prompt=8-16, output=4,concurrency = 3,seed=7")) == {
         "workload.scenario": "closed",
         "workload.prompt_tokens": "8-16",
         "workload.output_tokens": "4",

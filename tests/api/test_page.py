@@ -75,7 +75,7 @@ def test_an_estimate_is_labelled(client: TestClient, stores: Stores) -> None:
     page = client.get(f"/jobs/{job_with(stores, make_trial(measurement=make_measurement(reading=reading)))}").text
     assert "<b>Estimate:</b> nothing was measured." in page
     assert "Energy scope <b>cpu_share</b>, method <b>estimate</b>" in page
-    assert "output tokens per joule, estimate" in page
+    assert "tokens per joule, estimate" in page
 
 
 def test_a_measurement_is_not_labelled_as_an_estimate(client: TestClient, stores: Stores) -> None:
