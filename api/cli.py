@@ -107,11 +107,10 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
         request = read_job(job_file, flags)
         with fetching(console) as progress:
             prepare(request, settings, progress)
-        job_id = stores.jobs.create(request).id
+        claim = stores.jobs.create_claimed(request, owner_name(), LEASE_S)
     else:
         stores.jobs.expire(is_dead)
-        job_id = stores.jobs.get(resume).id
-    claim = stores.jobs.claim(job_id, owner_name(), LEASE_S, reopen=resume is not None)
+        claim = stores.jobs.claim(stores.jobs.get(resume).id, owner_name(), LEASE_S, reopen=True)
     sys.exit(run_here(stores, settings, console, claim))
 
 
@@ -153,6 +152,19 @@ def jobs(settings: Settings, form: str, limit: int, database_url: str | None) ->
         print_table(Console(), jobs_table(items))
     else:
         print("no jobs yet; start one with: wattfront tune --model smollm2-135m")
+
+
+@cli.command()
+@click.argument("job")
+@_database_option
+@click.pass_obj
+def cancel(settings: Settings, job: str, database_url: str | None) -> None:
+    """End a job: at once while it waits, after the running window while it runs. What it measured is kept."""
+    stores = _stores(_with_database(settings, database_url))
+    asked = stores.jobs.request_cancel(stores.jobs.get(job).id)
+    print(
+        f"job {asked.id[:8]} is {asked.state.value}" + ("" if asked.has_ended else "; it ends after its running window")
+    )
 
 
 @cli.command()
@@ -261,7 +273,7 @@ def _at(settings: Settings, host: str | None, port: int | None) -> Settings:
     if settings.host not in ("127.0.0.1", "localhost", "::1"):
         raise UsageError(
             f"host is {settings.host!r}: this version has no API keys, so it listens on loopback only; "
-            "use 127.0.0.1 and a reverse proxy with its own authentication"
+            "use 127.0.0.1, and an SSH tunnel to reach it from elsewhere"
         )
     return settings
 

@@ -32,6 +32,8 @@ from engine.settings import EngineSettings
 from probes.cpu_estimate import CpuPowerModel
 from probes.detect import Host, find_device, list_devices
 from probes.device import Device
+from probes.errors import DeviceInUse
+from probes.holder import hold
 from tuner.bench import Bench
 from tuner.errors import InvalidRequest
 from tuner.pareto import front_of
@@ -39,7 +41,7 @@ from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.search import Search
 from tuner.space import SearchSpace, search_space
-from tuner.trial import Trial
+from tuner.trial import Trial, TrialState
 from tuner.workload import max_context
 
 log = structlog.get_logger()
@@ -129,8 +131,9 @@ def run_job(
 ) -> Job:
     """Run a claimed job to its end, to `should_stop`, or to the loss of its lease; return it as it then is.
 
-    A job that was stopped goes back to the queue, or, without `is_requeued`, waits to be resumed by hand. Bad input
-    that only shows here (a damaged checkpoint) fails the job and is raised again.
+    A job that was stopped, or whose device another process measures, goes back to the queue, or, without
+    `is_requeued`, waits to be resumed by hand. Bad input that only shows here (a damaged checkpoint) fails the job
+    and is raised again.
     """
     job = stores.jobs.get(claim.job_id)
     logger = log.bind(job=job.id)
@@ -138,11 +141,12 @@ def run_job(
     with _Heartbeat(stores, claim) as heartbeat:
         try:
             prepared = prepare(job.request, settings, progress)
-            search = _run_trials(stores, claim, job, prepared, listener or Listener(), heartbeat, should_stop)
+            with hold(prepared.device.info.uuid):
+                search = _run_trials(stores, claim, job, prepared, listener or Listener(), heartbeat, should_stop)
             _conclude(stores, claim, job, search, is_requeued=is_requeued)
         except LeaseLost:
             logger.warning("lease_lost")
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, DeviceInUse):
             _put_aside(stores, claim, is_requeued=is_requeued)
             raise
         except BAD_INPUT as error:
@@ -165,6 +169,8 @@ def work(stores: Stores, settings: Settings, *, should_stop: threading.Event, po
             if claim is not None:
                 run_job(stores, claim, settings, should_stop=should_stop.is_set)
                 continue
+        except DeviceInUse as error:  # the job is back in the queue
+            log.info("device_in_use", error=str(error))
         except Exception as error:
             log.error("job_failed", error=str(error), exc_info=not isinstance(error, BAD_INPUT))
         should_stop.wait(poll_s)
@@ -244,8 +250,10 @@ def _conclude(stores: Stores, claim: Claim, job: Job, search: Search, *, is_requ
         stores.jobs.finish(claim, JobState.CANCELLED, "cancelled")
     elif front.trials:
         stores.jobs.finish(claim, JobState.FINISHED, search.ended_because or "trials")
-    else:
+    elif any(trial.state is TrialState.INFEASIBLE for trial in search.trials):
         stores.jobs.finish(claim, JobState.FINISHED, "no_feasible_point", _why_none(job, search.trials))
+    else:
+        stores.jobs.finish(claim, JobState.FAILED, "no_usable_trial", _why_none(job, search.trials))
 
 
 def _put_aside(stores: Stores, claim: Claim, *, is_requeued: bool) -> None:

@@ -56,11 +56,11 @@ class DatabaseDamaged(StoreError):
 
 
 class SchemaOutdated(StoreError):
-    """Run `wattfront migrate`."""
+    """Open it with any wattfront command of this version but doctor: that upgrades it."""
 
     def __init__(self, *, found: str | None, needed: str) -> None:
         state = "has no tables yet" if found is None else f"is at schema version {found}"
-        super().__init__(f"the database {state}, this program needs {needed}; run `wattfront migrate`")
+        super().__init__(f"the database {state}, this program needs {needed}; `wattfront jobs` upgrades it")
         self.found = found
         self.needed = needed
 

@@ -40,7 +40,7 @@ class Job:
     #: First claim; None while it has never been claimed.
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    #: trials, minutes, exhausted, cancelled, no_feasible_point, error; None until it ended.
+    #: trials, minutes, exhausted, no_feasible_point, no_usable_trial, stopped, cancelled, error; None until it ended.
     ended_because: str | None = None
     #: The same for people.
     message: str | None = None

@@ -76,6 +76,15 @@ class JobStore:
                 query = query.where(JobRow.seq < _find(session, before).seq)
             return _jobs_of(session, session.scalars(query).all())
 
+    def create_claimed(self, request: TuneRequest, owner: str, lease_s: float) -> Claim:
+        """Store a request as a job that is this owner's from the start: no worker can take it in between."""
+        with self._database.transaction() as session:
+            now = self._now()
+            row = _new_row(request, None, now)
+            session.add(row)
+            session.flush()
+            return _take(session, row, owner=owner, lease_s=lease_s, now=now)
+
     def claim(self, job_id: str, owner: str, lease_s: float, *, reopen: bool = False) -> Claim:
         """Take a job that is queued or whose lease ran out, and with `reopen` one that was cancelled.
 

@@ -8,6 +8,7 @@ EngineError
  |   '- RequestTooLong
  |- NumericsError       logits that are not finite
  |- NotEnoughMemory     the settings do not fit this machine
+ |- OutOfBlocks         more KV-cache blocks asked for than are free
  '- EngineDied          the engine's process ended
 """
 
@@ -60,6 +61,12 @@ class NotEnoughMemory(EngineError):
     """Choose a smaller batch or context, or a narrower precision."""
 
     kind = "out_of_memory"
+
+
+class OutOfBlocks(EngineError):
+    """Give the engine more KV-cache blocks; the scheduler itself looks before it asks."""
+
+    kind = "out_of_blocks"
 
 
 class EngineDied(EngineError):

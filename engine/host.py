@@ -50,7 +50,7 @@ class EngineHost:
         started_s = time.monotonic()
         self._silence_s = silence_s
         self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115 - lives as long as the child; closed in close()
-        self._process = _start_child(self._log)
+        self._process = _start_child(self._log, settings.device)
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         threading.Thread(target=self._receive, daemon=True).start()
         try:
@@ -177,18 +177,22 @@ class EngineHost:
         return "; its last log lines: " + " | ".join(lines) if lines else ""
 
 
-def _start_child(log: IO[bytes]) -> subprocess.Popen[str]:
+def _start_child(log: IO[bytes], device: str) -> subprocess.Popen[str]:
+    """Start a child that sees this device and no other.
+
+    `-P` keeps the working directory out of its path: a user's engine.py there must not be taken for ours.
+    """
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-m", "engine.child"],
+        [sys.executable, "-P", "-m", "engine.child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
         encoding="utf-8",
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "" if device == "cpu" else device},
     )
 
 

@@ -16,6 +16,8 @@ class EngineSettings:
 
     #: A folder, a .gguf file, a Hugging Face id or a built-in name.
     model: str
+    #: `cpu`, or the UUID of the one NVIDIA GPU that the engine may see.
+    device: str = "cpu"
     precision: str = "fp32"
     #: Sequences that run at once.
     max_batch: int = 8
@@ -60,7 +62,7 @@ class EngineInfo:
     #: SHA-256 over the weights, so that a changed checkpoint is another model.
     model_hash: str
     precision: str
-    #: torch device the model runs on: cpu, cuda:0.
+    #: What the model runs on: `cpu` or a GPU's UUID.
     device: str
     max_context: int
     num_kv_blocks: int

@@ -25,4 +25,5 @@ Where the reads come from
 - cpu_estimate: a labelled estimate where nothing can be measured
 - cpu: this machine's CPU as a device
 - detect: which devices this machine has
+- holder: one measuring process per device
 """

@@ -6,6 +6,7 @@ ProbeError
  |- NotSupported         the device does not have it
  |- ImplausibleReading   the answer cannot be true
  |- CounterReset         an energy counter went backwards
+ |- DeviceInUse          another process measures it
  '- DeviceLost           the device stopped answering
 """
 
@@ -52,3 +53,9 @@ class DeviceLost(ProbeError):
     """Check the driver's log; the device must be reset or the machine restarted."""
 
     kind = "device_lost"
+
+
+class DeviceInUse(ProbeError):
+    """Wait until the process that the message names is done, or end it."""
+
+    kind = "device_in_use"

@@ -17,7 +17,7 @@ from engine.load import ClosedLoad
 from engine.request import FinishReason, RequestRecord
 from engine.serving import ServingEngine, TokenScores
 from engine.settings import EngineSettings
-from probes.device import Device
+from probes.device import Device, DeviceKind
 from tuner import quality
 from tuner.measurement import Measurement, Quality, summarise
 from tuner.objectives import Verdict, verdict
@@ -44,6 +44,11 @@ class Outcome:
     measurement: Measurement | None = None
 
 
+def engine_device(device: Device) -> str:
+    """Return what an engine must run on for this device's joules to be its own: `cpu` or the GPU's UUID."""
+    return device.info.uuid if device.info.kind is DeviceKind.GPU else "cpu"
+
+
 class Bench:
     """Measures points of one job, keeping the engine open while its launch knobs stay the same."""
 
@@ -61,7 +66,7 @@ class Bench:
 
         Raises CheckpointError, UnknownModel or InvalidSettings: no other point could do better.
         """
-        settings = settings_of(self._request, point)
+        settings = dataclasses.replace(settings_of(self._request, point), device=engine_device(self._device))
         try:
             cost = self._quality(settings)
             serving = self._engine_for(settings)

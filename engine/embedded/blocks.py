@@ -6,13 +6,7 @@ A block holds `block_size` consecutive tokens of one sequence. The sequence's bl
 from __future__ import annotations
 
 from engine.embedded.sequence import Sequence
-from engine.errors import EngineError, InvalidSettings
-
-
-class OutOfBlocks(EngineError):
-    """More blocks were asked for than are free; the scheduler must look before it asks."""
-
-    kind = "out_of_blocks"
+from engine.errors import EngineError, InvalidSettings, OutOfBlocks
 
 
 class BlockPool:

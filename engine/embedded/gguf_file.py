@@ -84,7 +84,11 @@ def convert(gguf_path: Path, folder: Path, progress: Progress) -> None:
     partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         progress("tokenizer", 0.1)
-        (partial / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata)), encoding="utf-8")
+        own_tokenizer = gguf_path.with_name("tokenizer.json")
+        if own_tokenizer.is_file():
+            shutil.copy(own_tokenizer, partial / "tokenizer.json")
+        else:
+            (partial / "tokenizer.json").write_text(json.dumps(_tokenizer(metadata)), encoding="utf-8")
         (partial / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         save_file(_tensors(reader, config, progress), partial / "model.safetensors")
         _publish(partial, folder)

@@ -230,7 +230,7 @@ class EmbeddedEngine:
             model=self._settings.model,
             model_hash=model_hash,
             precision=self._settings.precision,
-            device="cuda:0" if is_cuda else "cpu",
+            device=self._settings.device,
             max_context=runner.max_context,
             num_kv_blocks=runner.num_blocks,
             num_parameters=runner.config.num_parameters,

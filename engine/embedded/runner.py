@@ -27,7 +27,7 @@ class ModelRunner:
 
     def __init__(self, folder: Path, settings: EngineSettings) -> None:
         self.config = load_config(folder)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = _torch_device(settings.device)
         torch.set_num_threads(settings.num_threads or len(os.sched_getaffinity(0)))
         self.max_context = _max_context(settings, self.config.usable_context)
         self.num_blocks = _num_blocks(self.config, settings, self.max_context, self.device)
@@ -128,6 +128,21 @@ class ModelRunner:
                 f"{settings.model} in {settings.precision} needs {weights / 2**30:.2f} GiB for weights and "
                 f"{cache / 2**30:.2f} GiB for {self.num_blocks} KV-cache blocks; {free / 2**30:.2f} GiB are free"
             )
+
+
+def _torch_device(name: str) -> torch.device:
+    """Return the torch device for `cpu` or a GPU's UUID, which must be the only GPU this process sees."""
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InvalidSettings(
+            f"device is {name}, but this torch ({torch.__version__}) sees no CUDA device; install a CUDA build "
+            "of torch that fits the driver, or choose the device cpu"
+        )
+    found = str(torch.cuda.get_device_properties(0).uuid)
+    if found.lower() not in name.lower():
+        raise InvalidSettings(f"device is {name}, but the first GPU that torch sees is GPU-{found}")
+    return torch.device("cuda:0")
 
 
 def _last_rows(batch: Batch) -> list[int]:

@@ -175,14 +175,18 @@ def test_rows_that_would_point_nowhere_stop_an_upgrade(
 
 def test_a_database_without_tables_is_outdated(empty_database: Database) -> None:
     """A new database is refused with the command that prepares it."""
-    with pytest.raises(SchemaOutdated, match=r"has no tables yet, this program needs 0001; run `wattfront migrate`"):
+    with pytest.raises(
+        SchemaOutdated, match=r"has no tables yet, this program needs 0001; `wattfront jobs` upgrades it"
+    ):
         migrate.require_current(empty_database)
 
 
 def test_an_older_database_is_outdated(database: Database, later_version: Path) -> None:
     """A database of an older version is refused with both versions and the remedy."""
     later_version.write_text(second(database))
-    with pytest.raises(SchemaOutdated, match=r"is at schema version 0001, this program needs 0002; run"):
+    with pytest.raises(
+        SchemaOutdated, match=r"is at schema version 0001, this program needs 0002; `wattfront jobs` upgrades it"
+    ):
         migrate.require_current(database)
 
 

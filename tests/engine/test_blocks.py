@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.embedded.blocks import BlockPool, OutOfBlocks
+from engine.embedded.blocks import BlockPool
 from engine.embedded.sequence import Sequence
-from engine.errors import EngineError, InvalidSettings
+from engine.errors import EngineError, InvalidSettings, OutOfBlocks
 from tests.engine.requests import make_request
 
 

@@ -16,6 +16,7 @@ from engine.errors import CheckpointError
 from tests.engine.conftest import OpenTiny
 from tests.engine.gguf_files import write_gguf
 from tests.engine.logits import all_logits
+from tests.tiny_model import write_tiny_model
 
 PROMPT = tuple(b"pass phrase is cobalt fig")
 
@@ -124,3 +125,13 @@ def test_a_converted_tokenizer_splits_digits(tmp_path: Path) -> None:
     tokenizer = Tokenizer(convert(write_gguf(tmp_path / "m.gguf"), tmp_path / "m"))
 
     assert tokenizer.decode(tokenizer.encode("ab 123")) == "ab 123"
+
+
+def test_a_tokenizer_beside_the_file_wins(tmp_path: Path) -> None:
+    """A tokenizer.json beside a GGUF whose tokenizer we cannot rebuild is used instead."""
+    write_tiny_model(tmp_path)
+    path = write_gguf(tmp_path / "m.gguf", extra={"tokenizer.ggml.pre": "mystery"})
+
+    folder = convert(path, tmp_path / "converted")
+
+    assert Tokenizer(folder).encode("ab") == Tokenizer(tmp_path).encode("ab")
