@@ -69,8 +69,9 @@ class Scatter:
 
 def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
     """Lay out tokens per joule (up) against latency (right)."""
-    max_x = _nice_end(max([dot.latency_ms for dot in dots] + ([limit_ms] if limit_ms else []), default=0.0))
-    max_y = _nice_end(max((dot.high or dot.tok_per_j for dot in dots), default=0.0))
+    x_values = _ticks(max([dot.latency_ms for dot in dots] + ([limit_ms] if limit_ms else []), default=0.0))
+    y_values = _ticks(max((dot.high or dot.tok_per_j for dot in dots), default=0.0))
+    max_x, max_y = x_values[-1], y_values[-1]
 
     def place_x(value: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * value / max_x, 1)
@@ -96,8 +97,8 @@ def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
         top=TOP,
         bottom=HEIGHT - BOTTOM,
         marks=marks,
-        x_ticks=[Tick(place=place_x(value), text=f"{value:g}") for value in _ticks(max_x)],
-        y_ticks=[Tick(place=place_y(value), text=f"{value:g}") for value in _ticks(max_y)],
+        x_ticks=[Tick(place=place_x(value), text=f"{value:g}") for value in x_values],
+        y_ticks=[Tick(place=place_y(value), text=f"{value:g}") for value in y_values],
         front_line=_step_line([mark for mark in marks if mark.dot.is_on_front]),
         limit=None if limit_ms is None else Tick(place=place_x(limit_ms), text=f"limit {limit_ms:g} ms"),
     )
@@ -114,20 +115,16 @@ def _step_line(front: list[Mark]) -> str:
     return " ".join(points)
 
 
-def _ticks(end: float) -> list[float]:
-    step = _step(end)
-    return [round(step * i, 12) for i in range(round(end / step) + 1)]
-
-
-def _nice_end(highest: float) -> float:
+def _ticks(highest: float) -> list[float]:
+    """Return evenly spaced values from 0 to `highest` or the next above it."""
     if highest <= 0:
-        return 1.0  # nothing to go by
+        highest = 1.0  # nothing to go by
     step = _step(highest)
-    return step * math.ceil(highest / step - 1e-9)
+    return [round(step * i, 12) for i in range(math.ceil(highest / step - 1e-9) + 1)]
 
 
 def _step(highest: float) -> float:
     """Return 1, 2 or 5 times a power of ten that cuts the axis into 3 to 5 pieces."""
     rough = highest / 5
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999999)
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-12))

@@ -93,10 +93,10 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
 
 def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFiles:
     """Fetch a model where it is not at hand, and check that its weights are all there."""
-    from engine.embedded.weights import Weights  # brings torch, which only a job that is about to run may cost
-
     try:
         files = resolve(model, cache_dir=settings.cache_dir, progress=progress)
+        from engine.embedded.weights import Weights  # brings torch, a matter of seconds that a wrong name need not wait
+
         Weights(files.folder)
     except OSError as error:
         place = error.filename or settings.cache_dir

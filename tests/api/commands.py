@@ -16,6 +16,7 @@ from typing import TypeVar
 import psutil
 
 from api.stores import Stores
+from db.job import Job, JobState
 from tests.db.factories import REPOSITORY
 
 Seen = TypeVar("Seen")
@@ -117,6 +118,16 @@ def is_gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def has_run_to_its_end(code: int | str | None, job: Job) -> bool:
+    """Whether a command ran a job through all its trials.
+
+    On a machine that is busy with something else every window may be invalid, and then that is how the job ends.
+    """
+    if job.ended_because == "no_usable_trial":
+        return (code, job.state) == (1, JobState.FAILED)
+    return (code, job.state) == (0, JobState.FINISHED)
 
 
 def free_port() -> int:

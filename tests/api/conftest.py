@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,20 @@ import structlog
 from api.cli import main
 from api.settings import Settings, load_settings
 from api.stores import Stores, open_stores
-from tests.api.commands import Ended, FinishedJob, run, tiny_flags
+from tests.api.commands import Ended, FinishedJob, has_run_to_its_end, run, tiny_flags
 from tests.tiny_model import write_tiny_model
 
 Main = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the locks of devices apart from those of whatever else is being measured on this machine."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +41,9 @@ def finished_job(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """A job that `wattfront tune` ran to its end in a process of its own; for reading only."""
     url = f"sqlite:///{tmp_path_factory.mktemp('finished')}/wattfront.db"
     ended = run("tune", *tiny_flags(tiny_folder), "--name", "the first", "--trials", "2", "--database", url)
-    assert ended.code == 0, ended.err
     stores = open_stores(url)
     job = stores.jobs.list(limit=1)[0]
+    assert has_run_to_its_end(ended.code, job), ended
     return FinishedJob(url=url, id=job.id, out=ended.out, stores=stores)
 
 

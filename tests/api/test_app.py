@@ -169,7 +169,7 @@ def test_a_real_job_is_served(finished_job: FinishedJob) -> None:
     client = TestClient(create_app(finished_job.stores), base_url="http://localhost")
     job = client.get(f"/v1/jobs/{finished_job.id}").json()
     trials = client.get(f"/v1/jobs/{finished_job.id}/trials").json()["items"]
-    assert (job["state"], job["budget_trials"], sum(job["trials"].values())) == ("finished", 2, 2)
+    assert (job["budget_trials"], sum(job["trials"].values())) == (2, 2)
     assert [trial["number"] for trial in trials] == [0, 1]
     assert {trial["measurement"]["engine"]["engine"] for trial in trials} == {"embedded"}
     assert all(trial["measurement"]["output_tokens"] > 0 for trial in trials)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -23,7 +24,9 @@ from api.settings import Settings
 from api.stores import Stores
 from api.worker import LEASE_S, owner_name
 from db.job import JobState
+from probes.detect import find_device, list_devices
 from probes.device import Method, Scope
+from probes.holder import hold
 from tests.api.commands import FinishedJob, free_port, run, started, tiny_flags
 from tests.api.conftest import Main
 from tests.api.scripted import claimed, complete, tiny_request, too_slow, use_script
@@ -226,6 +229,45 @@ def test_a_held_job_cannot_be_taken(main_with: Main, stores: Stores) -> None:
     assert f"is held by {owner_name()} until" in ended.complaint
 
 
+def test_a_device_in_use_is_told(main_with: Main, tiny_folder: Path, stores: Stores) -> None:
+    """While another process measures the device, its process id is told, and the job waits to be resumed."""
+    device = find_device("cpu", list_devices())
+    with hold(device.info.uuid):
+        ended = main_with("tune", *tiny_flags(tiny_folder))
+    assert ended.code == 2
+    assert f"is being measured by process {os.getpid()}; wait until that is done" in ended.complaint
+    (job,) = stores.jobs.list(limit=5)
+    assert (job.state, job.num_trials) == (JobState.CANCELLED, {})
+    stores.jobs.claim(job.id, "host:1:1", LEASE_S, reopen=True)
+
+
+# Cancelling
+
+
+def test_a_waiting_job_is_cancelled(main_with: Main, stores: Stores) -> None:
+    """A job that nobody runs ends at once, and cancelling it again changes nothing."""
+    job = stores.jobs.create(make_request())
+    for _ in range(2):
+        ended = main_with("cancel", job.id[:6])
+        assert (ended.code, ended.out, ended.err) == (0, f"job {job.id[:8]} is cancelled\n", "")
+    assert stores.jobs.get(job.id).state is JobState.CANCELLED
+
+
+def test_a_running_job_is_told_to_end(main_with: Main, stores: Stores) -> None:
+    """A job that a worker holds ends after its running window, and the command says so."""
+    claim = claimed(stores, make_request())
+    ended = main_with("cancel", claim.job_id)
+    assert ended.out == f"job {claim.job_id[:8]} is running; it ends after its running window\n"
+    assert stores.jobs.get(claim.job_id).cancel_requested
+
+
+def test_no_job_is_cancelled_by_a_wrong_id(main_with: Main) -> None:
+    """Cancelling what is not there is refused with the id."""
+    ended = main_with("cancel", "0000")
+    assert ended.code == 2
+    assert "there is no job '0000'" in ended.complaint
+
+
 # The database
 
 
@@ -387,7 +429,7 @@ def test_a_real_job_shows_each_trial(finished_job: FinishedJob) -> None:
     assert lines[0].endswith("4 points, up to 2 trials")
     assert lines[1].startswith("energy: scope ")
     assert [line.split()[:2] for line in lines if line.startswith("trial ")] == [["trial", "0"], ["trial", "1"]]
-    assert lines[-1].startswith(f"job {finished_job.id[:8]} finished: ")
+    assert lines[-1].startswith(f"job {finished_job.id[:8]} {finished_job.stores.jobs.get(finished_job.id).state}: ")
 
 
 def test_a_job_without_a_feasible_point_is_no_failure(

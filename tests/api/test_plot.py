@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from api.plot import Dot, scatter
@@ -75,6 +75,7 @@ def test_marks_keep_the_order_of_their_values(drawn: list[Dot]) -> None:
 
 
 @given(DOTS)
+@example([make_dot(tok_per_j=1.0, low=None, high=1_000_001.0)])
 def test_ticks_are_few_even_and_from_zero(drawn: list[Dot]) -> None:
     """Each axis has 4 to 6 ticks, the first at zero, and the same step between all of them."""
     plane = scatter(drawn, limit_ms=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -20,7 +21,9 @@ from api.worker import LEASE_S, is_dead, owner_name, prepare, run_job, work
 from db.job import Claim, Job, JobState
 from db.jobs import JobStore
 from engine.errors import CheckpointError, UnknownModel
+from probes.detect import find_device, list_devices
 from probes.errors import UnknownDevice
+from probes.holder import hold
 from tests.api.commands import wait_until
 from tests.api.scripted import claimed, complete, tiny_request, too_slow, use_script
 from tests.db.factories import make_point, make_request
@@ -103,11 +106,11 @@ def test_no_feasible_point_is_an_end(
     )
 
 
-def test_no_usable_trial_is_an_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job whose every trial failed is finished and names the reasons."""
+def test_no_usable_trial_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose trials gave no figures at all has failed, and names the reasons."""
     use_script(monkeypatch, lambda point: Outcome(state=TrialState.FAILED, reason="engine_died", detail="SIGKILL"))
     job = run()
-    assert (job.state, job.ended_because) == (JobState.FINISHED, "no_feasible_point")
+    assert (job.state, job.ended_because) == (JobState.FAILED, "no_usable_trial")
     assert job.message == "no trial gave a usable measurement (engine_died)"
 
 
@@ -360,6 +363,30 @@ def test_the_queue_is_worked_off_in_order(
     assert stores.jobs.get(good.id).state is JobState.FINISHED
     job = stores.jobs.get(left.job_id)
     assert (job.state, job.resume_count, job.num_trials) == (JobState.QUEUED, 1, {TrialState.COMPLETE: 1})
+
+
+def test_a_job_waits_for_its_device(
+    stores: Stores, settings: Settings, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another process measures the device, the job goes back to the queue, and runs once the device is free."""
+    use_script(monkeypatch, complete)
+    job = stores.jobs.create(tiny_request(tiny_folder))
+    holding = contextlib.ExitStack()
+    holding.enter_context(hold(find_device("cpu", list_devices()).info.uuid))
+    seen: list[JobState] = []
+
+    class Stop(threading.Event):
+        """A worker's stop, with a look at the job whenever the worker has nothing to do."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            seen.append(stores.jobs.get(job.id).state)
+            holding.close()
+            if len(seen) == 2:
+                self.set()
+            return super().wait(0)
+
+    work(stores, settings, should_stop=Stop(), poll_s=0.01)
+    assert seen == [JobState.QUEUED, JobState.FINISHED]
 
 
 def dead_owner() -> str:
