@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
@@ -34,6 +33,7 @@ from probes.detect import Host, find_device, list_devices
 from probes.device import Device
 from probes.errors import DeviceInUse
 from probes.holder import hold
+from probes.identity import start_of
 from tuner.bench import Bench
 from tuner.errors import InvalidRequest
 from tuner.pareto import front_of
@@ -178,27 +178,14 @@ def work(stores: Stores, settings: Settings, *, should_stop: threading.Event, po
 
 def owner_name() -> str:
     """Name this process: host, process id, and its start, since process ids are used again."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_start_of(os.getpid())}"
+    return f"{socket.gethostname()}:{os.getpid()}:{start_of(os.getpid())}"
 
 
 def is_dead(owner: str) -> bool:
     """Tell whether an owner was a process of this machine that is gone; others are given their lease."""
     host, _, rest = owner.rpartition(":")[0].rpartition(":")
     started = owner.rpartition(":")[2]
-    return host == socket.gethostname() and rest.isdigit() and _start_of(int(rest)) != started
-
-
-def _start_of(pid: int) -> str:
-    """Return when a process began, in clock ticks since boot, or nothing when there is none (a zombie counts).
-
-    Not psutil's create_time, which is wall-clock time and moves when the clock is set: a live worker would look dead.
-    """
-    try:
-        # proc(5): after the name in brackets, which may hold anything, come the state and, 19 further, the start.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    return host == socket.gethostname() and rest.isdigit() and start_of(int(rest)) != started
 
 
 def _run_trials(

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from probes.settings import DeviceSettings, Settable
+
+
+#: Nothing is set: what an observer passes.
+UNSET = DeviceSettings()
+
 
 class DeviceKind(StrEnum):
     """What sort of device it is."""
@@ -84,6 +90,41 @@ class PowerSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One look at a device; None where it does not say."""
+
+    #: Monotonic.
+    time_s: float
+    power_w: float | None = None
+    #: Of a GPU's streaming multiprocessors, or the mean over a CPU's cores.
+    clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    #: The power limit that is in force.
+    power_limit_w: float | None = None
+    #: Why clocks are below what they could be, in the words of `probes.clock_events`.
+    events: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a device was like over a stretch; None where it does not say."""
+
+    device_uuid: str
+    num_samples: int
+    mean_clock_mhz: float | None = None
+    lowest_clock_mhz: float | None = None
+    highest_clock_mhz: float | None = None
+    mean_memory_clock_mhz: float | None = None
+    start_temperature_c: float | None = None
+    end_temperature_c: float | None = None
+    highest_temperature_c: float | None = None
+    power_limit_w: float | None = None
+    #: Share of samples, 0 to 1, that showed each clock event; those that never showed are left out.
+    event_shares: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The energy of one stretch of time."""
 
@@ -103,6 +144,8 @@ class Reading:
     notes: tuple[str, ...] = ()
     #: Power over the stretch, for drawing; may be empty.
     trace: tuple[PowerSample, ...] = ()
+    #: Clocks, temperatures and limits over the stretch, one record a device; may be empty.
+    conditions: tuple[Conditions, ...] = ()
 
     @property
     def duration_s(self) -> float:
@@ -152,8 +195,15 @@ class Device(Protocol):
     def capabilities(self) -> Sequence[Capability]:
         """What can be read and set, found out by trying the reads; nothing is changed."""
 
-    def meter(self, pids: Sequence[int]) -> Meter:
+    def settables(self) -> Sequence[Settable]:
+        """The knobs that could be set here, found out by reading; whether we may is known once it is tried."""
+
+    def status(self) -> Status:
+        """Look once. Raises DeviceLost when it no longer answers; what it does not offer is None."""
+
+    def meter(self, pids: Sequence[int], *, settings: DeviceSettings = UNSET) -> Meter:
         """Open a meter for a run whose work is done by these processes (and their children).
 
-        Raises NotSupported when `power_source` is None.
+        `settings` is what was set for the run: readings are held against it. Raises NotSupported when `power_source`
+        is None.
         """

@@ -7,7 +7,12 @@ ProbeError
  |- ImplausibleReading   the answer cannot be true
  |- CounterReset         an energy counter went backwards
  |- DeviceInUse          another process measures it
- '- DeviceLost           the device stopped answering
+ |- DeviceLost           the device stopped answering
+ |- InvalidSetting       the device does not take this value
+ |- Uncontrolled         a setting was refused or did not take; everything is as it was found
+ |- RestoreFailed        what was found could not be put back
+ |- ControlLeaseLost     the guard no longer holds our settings
+ '- GuardUnavailable     the guard does not answer, or refuses us
 """
 
 from __future__ import annotations
@@ -59,3 +64,33 @@ class DeviceInUse(ProbeError):
     """Wait until the process that the message names is done, or end it."""
 
     kind = "device_in_use"
+
+
+class InvalidSetting(ProbeError):
+    """Choose a value that the message allows."""
+
+    kind = "invalid_setting"
+
+
+class Uncontrolled(ProbeError):
+    """Give the process (or the guard) the permission that the message names, or tune without the knob."""
+
+    kind = "uncontrolled"
+
+
+class RestoreFailed(ProbeError):
+    """Run `wattfront restore` as root; until it succeeds no job may use the device."""
+
+    kind = "restore_failed"
+
+
+class ControlLeaseLost(ProbeError):
+    """Measure again: the guard took the settings back because it no longer heard from us."""
+
+    kind = "control_lease_lost"
+
+
+class GuardUnavailable(ProbeError):
+    """Start `wattfront guard`, or correct the setting that the message names."""
+
+    kind = "guard_unavailable"

@@ -1,7 +1,8 @@
 """NVIDIA GPUs through NVML: the only `import pynvml` in the project.
 
 A GPU is known by its UUID, never by a handle or an index; what the driver answers becomes a value in watts, a whole
-number of millijoules, or a named error. Knows nothing of windows of time. Nothing is ever set.
+number of millijoules, or a named error. Knows nothing of windows of time. Four methods set something, and only
+`probes.control` calls them.
 
 Meaning of the calls: nvml.h, https://docs.nvidia.com/deploy/nvml-api/.
 """
@@ -9,6 +10,7 @@ Meaning of the calls: nvml.h, https://docs.nvidia.com/deploy/nvml-api/.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ import pynvml
 
 from probes.errors import NotSupported, ProbeError
 from probes.nvml_values import (
+    MILLIWATTS_PER_WATT,
+    NOT_AVAILABLE_U32,
     NOT_AVAILABLE_U64,
     PowerField,
     PowerScope,
@@ -42,6 +46,20 @@ class Card:
     pci_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerLimits:
+    """A board's power limit and its bounds, in whole watts."""
+
+    lowest_w: int
+    highest_w: int
+    #: What the board came with.
+    default_w: int
+    #: What was last set.
+    set_w: int
+    #: The lowest of all limits in force, those set out of band included.
+    enforced_w: int
+
+
 class Nvml:
     """One process's connection to the driver; opened on first use, and anew in a forked child."""
 
@@ -49,6 +67,7 @@ class Nvml:
         self._lock = RLock()
         self._pid: int | None = None
         self._handles: dict[str, Any] = {}
+        _forget_in_children(self)
 
     def close(self) -> None:
         """Let go of the driver, so that an administrator can reset the GPU. Idempotent."""
@@ -61,18 +80,24 @@ class Nvml:
             self._handles.clear()
 
     def cards(self) -> tuple[Card, ...]:
-        """Return all GPUs in order of PCI id, which NVML's own order need not be."""
+        """Return all GPUs in order of PCI id, which NVML's own order need not be; raise when one does not answer."""
+        cards, unanswered = self.cards_and_failures()
+        if unanswered:
+            raise unanswered[0]
+        return cards
+
+    def cards_and_failures(self) -> tuple[tuple[Card, ...], tuple[ProbeError, ...]]:
+        """Return the GPUs that answer, in order of PCI id, and one error for each that does not."""
         with self._asking("listing GPUs"):
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            cards = [
-                Card(
-                    uuid=pynvml.nvmlDeviceGetUUID(handle),
-                    name=pynvml.nvmlDeviceGetName(handle),
-                    pci_id=normalised_pci_id(pynvml.nvmlDeviceGetPciInfo(handle).busId),
-                )
-                for handle in handles
-            ]
-        return tuple(sorted(cards, key=lambda card: card.pci_id))
+            num_cards = pynvml.nvmlDeviceGetCount()
+        cards: list[Card] = []
+        failures: list[ProbeError] = []
+        for index in range(num_cards):
+            try:
+                cards.append(self._card(index))
+            except ProbeError as error:
+                failures.append(error)
+        return tuple(sorted(cards, key=lambda card: card.pci_id)), tuple(failures)
 
     def driver_version(self) -> str:
         """Return the driver's version."""
@@ -140,16 +165,107 @@ class Nvml:
             raise named_error(entry.nvmlReturn, f"{uuid}: field {field:d}")
         return plausible_w(decoded(entry.valueType, entry.value), uuid, ceiling_w)
 
+    def sm_clock_mhz(self, uuid: str) -> int:
+        """Return the present clock of the streaming multiprocessors."""
+        return _clock(self._ask(uuid, _sm_clock), uuid)
+
+    def memory_clock_mhz(self, uuid: str) -> int:
+        """Return the present clock of the memory."""
+        return _clock(self._ask(uuid, _memory_clock), uuid)
+
+    def temperature_c(self, uuid: str) -> int:
+        """Return the temperature of the die; by the older call where the driver lacks the newer one."""
+        try:
+            return int(self._ask(uuid, _temperature))
+        except NotSupported:
+            return int(self._ask(uuid, _temperature_before_v))
+
+    def event_bits(self, uuid: str) -> int:
+        """Return why the clocks are below what they could be, as NVML's bits (see `probes.clock_events`)."""
+        return int(self._ask(uuid, pynvml.nvmlDeviceGetCurrentClocksEventReasons))
+
+    def supported_sm_clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        """Return the clocks that a lock may name, ascending: those at the highest memory clock.
+
+        Raises NotSupported where the list is empty.
+        """
+        memory_mhz = max(self._ask(uuid, pynvml.nvmlDeviceGetSupportedMemoryClocks), default=0)
+        clocks = self._ask(uuid, lambda handle: pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz))
+        if not clocks:
+            raise NotSupported(f"NVML: {uuid}: the list of supported clocks is empty")
+        return tuple(sorted({int(clock) for clock in clocks}))
+
+    def power_limits(self, uuid: str) -> PowerLimits:
+        """Return the power limit with its bounds; raise NotSupported where the board has none."""
+        lowest, highest = self._ask(uuid, pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+        return PowerLimits(
+            lowest_w=-(-_limit(lowest, uuid) // MILLIWATTS_PER_WATT),  # rounded up: a lower one would be refused
+            highest_w=_limit(highest, uuid) // MILLIWATTS_PER_WATT,
+            default_w=_limit(self._ask(uuid, pynvml.nvmlDeviceGetPowerManagementDefaultLimit), uuid)
+            // MILLIWATTS_PER_WATT,
+            set_w=_limit(self._ask(uuid, pynvml.nvmlDeviceGetPowerManagementLimit), uuid) // MILLIWATTS_PER_WATT,
+            enforced_w=_limit(self._ask(uuid, pynvml.nvmlDeviceGetEnforcedPowerLimit), uuid) // MILLIWATTS_PER_WATT,
+        )
+
+    def is_persistent(self, uuid: str) -> bool | None:
+        """Return whether the driver stays loaded without a client; None where it does not say."""
+        try:
+            return bool(self._ask(uuid, pynvml.nvmlDeviceGetPersistenceMode) == 1)
+        except ProbeError:
+            return None
+
+    def is_virtual(self, uuid: str) -> bool:
+        """Return whether this is a guest's share of a card (vGPU), whose power is not its own."""
+        try:
+            return bool(
+                self._ask(uuid, pynvml.nvmlDeviceGetVirtualizationMode) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+            )
+        except ProbeError:
+            return False
+
+    def compute_pids(self, uuid: str) -> frozenset[int]:
+        """Return the processes that compute on the card, by their ids in the host's namespace."""
+        return frozenset(int(row.pid) for row in self._ask(uuid, pynvml.nvmlDeviceGetComputeRunningProcesses))
+
+    def set_sm_clock_range(self, uuid: str, lowest_mhz: int, highest_mhz: int) -> None:
+        """Lock the SM clock into a range until it is reset, the driver reloads or the machine restarts; needs root."""
+        self._ask(uuid, lambda handle: pynvml.nvmlDeviceSetGpuLockedClocks(handle, lowest_mhz, highest_mhz))
+
+    def reset_sm_clock_range(self, uuid: str) -> None:
+        """Undo any lock of the SM clock, whoever set it; needs root."""
+        self._ask(uuid, pynvml.nvmlDeviceResetGpuLockedClocks)
+
+    def set_power_limit_w(self, uuid: str, limit_w: int) -> None:
+        """Set the board's power limit until the driver reloads; needs root.
+
+        By the older call: the newer one returns success on errors too (seen in nvidia-ml-py 13.615.71).
+        """
+        self._ask(uuid, lambda handle: pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_w * MILLIWATTS_PER_WATT))
+
+    def _card(self, index: int) -> Card:
+        with self._asking(f"GPU {index}"):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            return Card(
+                uuid=pynvml.nvmlDeviceGetUUID(handle),
+                name=pynvml.nvmlDeviceGetName(handle),
+                pci_id=normalised_pci_id(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+            )
+
     def _ask(self, uuid: str, call: Callable[[Any], T]) -> T:
-        with self._asking(uuid):
-            if uuid not in self._handles:
-                self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            return call(self._handles[uuid])
+        # Written out instead of `with self._asking(uuid)`: it runs a hundred times a second beside the engine.
+        try:
+            if self._pid != os.getpid():
+                self._connect()
+            handle = self._handles.get(uuid)
+            if handle is None:
+                handle = self._handles[uuid] = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            return call(handle)
+        except pynvml.NVMLError as error:
+            raise named_error(error.value, uuid) from error
 
     @contextmanager
     def _asking(self, subject: str) -> Iterator[None]:
         """Have a connection of this very process; name the driver's errors."""
-        refuse_other_package()
         try:
             self._connect()
             yield
@@ -157,6 +273,7 @@ class Nvml:
             raise named_error(error.value, subject) from error
 
     def _connect(self) -> None:
+        refuse_other_package()
         with self._lock:
             if self._pid == os.getpid():
                 return
@@ -172,3 +289,43 @@ def refuse_other_package() -> None:
             "NVML: `import pynvml` found another package than nvidia-ml-py; "
             "run `pip uninstall pynvml` and install nvidia-ml-py again"
         )
+
+
+def _forget_in_children(nvml: Nvml) -> None:
+    """Give a forked child a lock of its own: the parent's may be held by a thread that the child does not have."""
+    known = weakref.ref(nvml)
+
+    def renew() -> None:
+        survivor = known()
+        if survivor is not None:
+            survivor._lock = RLock()
+
+    os.register_at_fork(after_in_child=renew)
+
+
+def _sm_clock(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+
+
+def _memory_clock(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM))
+
+
+def _temperature(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetTemperatureV(handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def _temperature_before_v(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def _clock(clock_mhz: int, uuid: str) -> int:
+    if clock_mhz in (0, NOT_AVAILABLE_U32):
+        raise NotSupported(f"NVML: {uuid}: a clock reads {clock_mhz} MHz, which stands for no value")
+    return clock_mhz
+
+
+def _limit(milliwatts: int, uuid: str) -> int:
+    if limit_w(milliwatts) is None:
+        raise NotSupported(f"NVML: {uuid}: a power limit reads {milliwatts} mW, which stands for no value")
+    return int(milliwatts)

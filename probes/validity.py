@@ -25,6 +25,18 @@ class Reason(StrEnum):
     IMPLAUSIBLE_READING = "implausible_reading"
     ENGINE_PROCESS_GONE = "engine_process_gone"
     FOREIGN_CPU_LOAD = "foreign_cpu_load"
+    FOREIGN_GPU_PROCESS = "foreign_gpu_process"
+    GPU_COUNT_MISMATCH = "gpu_count_mismatch"
+    HW_THERMAL = "hw_thermal"
+    SW_THERMAL = "sw_thermal"
+    HW_SLOWDOWN = "hw_slowdown"
+    POWER_BRAKE = "power_brake"
+    SYNC_BOOST = "sync_boost"
+    CLOCK_NOT_ATTAINED = "clock_not_attained"
+    CLOCK_NOT_HELD = "clock_not_held"
+    LIMIT_OVERRIDDEN = "limit_overridden"
+    EXTERNAL_CHANGE = "external_change"
+    PERSISTENCE_LOST = "persistence_lost"
 
 
 class Note(StrEnum):
@@ -38,6 +50,10 @@ class Note(StrEnum):
     SAMPLING_GAP = "sampling_gap"
     READINGS_REJECTED = "readings_rejected"
     FOREIGN_CPU_LOAD = "foreign_cpu_load"
+    POWER_LIMITED = "power_limited"
+    UNALIGNED_EDGES = "unaligned_edges"
+    GPU_PROCESSES_UNKNOWN = "gpu_processes_unknown"
+    VIRTUAL_GPU = "virtual_gpu"
 
 
 def with_value(note: Note, value: float) -> str:
