@@ -13,7 +13,6 @@ from typing import Protocol
 
 from probes.settings import DeviceSettings, Settable
 
-
 #: Nothing is set: what an observer passes.
 UNSET = DeviceSettings()
 
