@@ -1,29 +1,21 @@
-"""Read hardware; know nothing of tokens.
+"""Read hardware, and set it where that is allowed; know nothing of tokens.
 
 The seam
 - errors: named reasons
 - validity: every reason and note a reading can carry
 - device: what a device can be asked; W, J, MHz, C
+- settings: what can be set on a device, and the values it takes
+- clock_events: why a GPU's clocks are low, in words
 
-Energy of a stretch of time, from reads that are handed in
+Shared by all of it
 - clock: monotonic time, and waiting on it
-- sampler: background readings with timestamps
-- findings: from what a method found out to a Reading
-- integral: energy from power readings, a pure function
-- counting: energy from a counter, a pure function
-- crosscheck: the one held against the other
-- meter: start, stop, Reading
-
-Where the reads come from
-- nvml: NVIDIA GPUs, the only `import pynvml`
-- nvml_values: what NVML's numbers mean
-- cuda_visible: which GPUs CUDA would show, by UUID
-- gpu: an NVIDIA GPU as a device
-- paths: where the kernel keeps its figures
-- rapl: CPU package and DRAM energy counters
-- processes: CPU time of the engine, of ourselves and of everybody else
-- cpu_estimate: a labelled estimate where nothing can be measured
-- cpu: this machine's CPU as a device
-- detect: which devices this machine has
+- identity: which process somebody is
 - holder: one measuring process per device
+- settle: start delays, idle power, cool-down, steadiness
+- detect: which devices this machine has
+
+Packages
+- metering: the energy of a stretch of time, from reads that are handed in
+- nvidia, amd, cpu: where the reads come from, one package a vendor
+- control: set clocks and limits, and always give back what was found
 """

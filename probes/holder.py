@@ -10,19 +10,40 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from probes.errors import DeviceInUse
+from probes.metering.group import member_uuids
 
 
 @contextmanager
 def hold(device_uuid: str, *, folder: Path | None = None) -> Iterator[None]:
     """Hold a device while the context is open; raise DeviceInUse, naming the holder, when another process does.
 
-    `folder` is where the lock files lie; the default is the same for every user of the machine.
+    The UUID of a group holds each of its members. `folder` is where the lock files lie; the default is the same for
+    every user of the machine.
     """
+    with hold_all(member_uuids(device_uuid), folder=folder):
+        yield
+
+
+@contextmanager
+def hold_all(device_uuids: Iterable[str], *, folder: Path | None = None) -> Iterator[None]:
+    """Hold several devices, all or none, while the context is open; raise DeviceInUse as `hold` does.
+
+    Nobody waits for a device here, so two that want the same ones cannot block each other; and since everybody asks
+    in the same order, one of them gets all.
+    """
+    with ExitStack() as held:
+        for device_uuid in sorted(set(device_uuids)):
+            held.enter_context(_hold_one(device_uuid, folder))
+        yield
+
+
+@contextmanager
+def _hold_one(device_uuid: str, folder: Path | None) -> Iterator[None]:
     name = re.sub(r"[^A-Za-z0-9-]", "_", device_uuid)
     path = (folder or Path(tempfile.gettempdir())) / f"wattfront-{name}.lock"
     descriptor = _open(path)

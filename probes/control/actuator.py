@@ -32,6 +32,9 @@ class Actuator(Protocol):
     def look(self) -> Found:
         """Return what is set now, before anything is changed."""
 
+    def value_of(self, found: Found) -> int | None:
+        """Return the knob's value that was in force when this was found; None where that is not known."""
+
     def set(self, value: int) -> None:
         """Set an allowed value."""
 

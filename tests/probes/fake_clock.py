@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from threading import Condition, Event, Thread
 
-from probes.sampler import THREAD_NAME
+from probes.metering.sampler import THREAD_NAME
 
 _POLL_S = 0.001
 

@@ -1,81 +1,38 @@
 """A scriptable libnvidia-ml under the unmodified nvidia-ml-py bindings.
 
 It stands where `ctypes.CDLL` would load the driver's library, so the bindings' own loading, pointers and error
-classes run as they do on a GPU. Speaks only the calls that `probes.nvml` makes; any other name is missing, as in an
-old driver.
+classes run as they do on a GPU. Speaks only the calls that `probes.nvidia.nvml` makes; any other name is missing, as in
+an old driver.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_void_p, cast, memmove, sizeof
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pynvml
 import pytest
 
-from tests.probes.fake_clock import FakeClock
+from tests.probes.fake_gpu import FIRST_UUID, NOT_SUPPORTED, SECOND_UUID, FakeGpu, Field
 
-NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
-FIRST_UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
-SECOND_UUID = "GPU-89aa0000-1111-2222-3333-444455556666"
+__all__ = ["FIRST_UUID", "NOT_SUPPORTED", "SECOND_UUID", "FakeGpu", "FakeNvml", "Field", "install"]
+
+UNINITIALIZED: int = pynvml.NVML_ERROR_UNINITIALIZED
+INVALID_ARGUMENT: int = pynvml.NVML_ERROR_INVALID_ARGUMENT
+NOT_FOUND: int = pynvml.NVML_ERROR_NOT_FOUND
+INSUFFICIENT_SIZE: int = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+GPU_IS_LOST: int = pynvml.NVML_ERROR_GPU_IS_LOST
 
 _FIRST_SLICE_HANDLE = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """What a field answers: a number in the union's member for its type, and the entry's own code."""
-
-    value: float
-    value_type: int = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    code: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class FakeGpu:
-    """One GPU; change its attributes to script it."""
-
-    clock: FakeClock
-    uuid: str = FIRST_UUID
-    name: str = "NVIDIA H100 80GB HBM3"
-    pci_id: str = "00000000:18:00.0"
-    architecture: int = 9
-    is_mig: bool = False
-    limits_mw: tuple[int, int] = (200_000, 700_000)
-    #: Milliwatts at a time; energy is its sum over the counter's ticks.
-    power_mw: float = 300_000
-    tick_s: float = 0.1
-    base_mj: int = 5_000_000
-    #: Replaces the counter, given the monotonic seconds.
-    energy_mj: Callable[[float], int] | None = None
-    #: Replaces the plain power reading.
-    power_usage_mw: Callable[[float], int] | None = None
-    #: What fields answer, by (field, scope); those left out are not supported.
-    fields: dict[tuple[int, int], Callable[[float], Field]] = field(default_factory=dict)
-    #: Error codes by name of the call.
-    refusals: dict[str, int] = field(default_factory=dict)
-    slices: tuple[str, ...] = ()
-
-    def counted_mj(self) -> int:
-        now_s = self.clock.monotonic_s()
-        if self.energy_mj is not None:
-            return self.energy_mj(now_s)
-        # The small addition keeps a reading on a tick from falling before it by rounding.
-        ticks = math.floor(now_s / self.tick_s + 1e-6)
-        return self.base_mj + round(ticks * self.tick_s * self.power_mw)
-
-    def with_instant_power(self) -> FakeGpu:
-        """Let field 186 answer with the present power."""
-        self.fields[(186, 0)] = lambda _now_s: Field(value=int(self.power_mw))
-        return self
-
-
 class FakeNvml:
-    """The library: names resolve to functions with the C calling convention."""
+    """The library: names resolve to functions with the C calling convention.
+
+    `call_NAME` is a call to the library, `ask_NAME` one to a GPU: those are refused as the GPU's script says.
+    """
 
     def __init__(self, *gpus: FakeGpu) -> None:
         self.gpus = list(gpus)
@@ -87,11 +44,16 @@ class FakeNvml:
         self._functions: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        call = None if name in self.missing else getattr(type(self), f"call_{name}", None)
-        if call is None:
+        if name in self.missing or name.startswith("_"):
             raise AttributeError(name)
+        call = getattr(type(self), f"call_{name}", None)
+        ask = getattr(type(self), f"ask_{name}", None)
         # A partial takes attributes: the bindings set `restype` on some functions.
-        return self._functions.setdefault(name, partial(call, self))
+        if call is not None:
+            return self._functions.setdefault(name, partial(call, self))
+        if ask is not None:
+            return self._functions.setdefault(name, partial(self._ask, name, ask))
+        raise AttributeError(name)
 
     def call_nvmlInitWithFlags(self, _flags: Any) -> int:
         self.num_inits += self.init_code == 0
@@ -99,7 +61,13 @@ class FakeNvml:
 
     def call_nvmlShutdown(self) -> int:
         self.num_shutdowns += 1
-        return 0
+        if self.num_shutdowns < self.num_inits:
+            return 0
+        for gpu in self.gpus:
+            gpu.catch_up()
+            if not gpu.is_persistent:  # its last client is gone
+                gpu.reload_driver()
+        return 0 if self.num_shutdowns == self.num_inits else UNINITIALIZED
 
     def call_nvmlErrorString(self, _code: Any) -> bytes:
         return b"an error"
@@ -113,65 +81,75 @@ class FakeNvml:
         return 0
 
     def call_nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:
-        return self._give_handle(handle, index.value + 1)
+        code = self._refusal(self.gpus[index.value], "nvmlDeviceGetHandleByIndex_v2")
+        return code or self._give_handle(handle, index.value + 1)
 
     def call_nvmlDeviceGetHandleByUUID(self, uuid: Any, handle: Any) -> int:
         wanted = uuid.value.decode()
         for number, gpu in enumerate(self.gpus):
             if gpu.uuid == wanted:
-                return gpu.refusals.get("nvmlDeviceGetHandleByUUID") or self._give_handle(handle, number + 1)
+                return self._refusal(gpu, "nvmlDeviceGetHandleByUUID") or self._give_handle(handle, number + 1)
             if wanted in gpu.slices:
                 return self._give_handle(handle, _FIRST_SLICE_HANDLE + number)
-        return int(pynvml.NVML_ERROR_NOT_FOUND)
+        return NOT_FOUND
 
     def call_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, slice_handle: Any, handle: Any) -> int:
         return self._give_handle(handle, _address(slice_handle) - _FIRST_SLICE_HANDLE + 1)
 
-    def call_nvmlDeviceGetUUID(self, handle: Any, buffer: Any, _size: Any) -> int:
-        buffer.value = self._gpu(handle).uuid.encode()
+    def ask_nvmlDeviceGetUUID(self, gpu: FakeGpu, buffer: Any, _size: Any) -> int:
+        buffer.value = gpu.uuid.encode()
         return 0
 
-    def call_nvmlDeviceGetName(self, handle: Any, buffer: Any, _size: Any) -> int:
-        buffer.value = self._gpu(handle).name.encode()
+    def ask_nvmlDeviceGetName(self, gpu: FakeGpu, buffer: Any, _size: Any) -> int:
+        buffer.value = gpu.name.encode()
         return 0
 
-    def call_nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
-        info._obj.busId = self._gpu(handle).pci_id.encode()
+    def ask_nvmlDeviceGetPciInfo_v3(self, gpu: FakeGpu, info: Any) -> int:
+        info._obj.busId = gpu.pci_id.encode()
         return 0
 
-    def call_nvmlDeviceGetVbiosVersion(self, handle: Any, buffer: Any, _size: Any) -> int:
+    def ask_nvmlDeviceGetVbiosVersion(self, _gpu: FakeGpu, buffer: Any, _size: Any) -> int:
         buffer.value = b"96.00.89"
-        return self._gpu(handle).refusals.get("nvmlDeviceGetVbiosVersion", 0)
-
-    def call_nvmlDeviceGetArchitecture(self, handle: Any, architecture: Any) -> int:
-        architecture._obj.value = self._gpu(handle).architecture
         return 0
 
-    def call_nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
-        current._obj.value = pending._obj.value = int(self._gpu(handle).is_mig)
-        return self._gpu(handle).refusals.get("nvmlDeviceGetMigMode", 0)
+    def ask_nvmlDeviceGetArchitecture(self, gpu: FakeGpu, architecture: Any) -> int:
+        return _give(architecture, gpu.architecture)
 
-    def call_nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, limit: Any) -> int:
-        limit._obj.value = self._gpu(handle).limits_mw[1]
-        return self._gpu(handle).refusals.get("nvmlDeviceGetEnforcedPowerLimit", 0)
+    def ask_nvmlDeviceGetMigMode(self, gpu: FakeGpu, current: Any, pending: Any) -> int:
+        return _give(current, gpu.is_mig) or _give(pending, gpu.is_mig)
 
-    def call_nvmlDeviceGetPowerManagementLimitConstraints(self, handle: Any, low: Any, high: Any) -> int:
-        low._obj.value, high._obj.value = self._gpu(handle).limits_mw
-        return self._gpu(handle).refusals.get("nvmlDeviceGetPowerManagementLimitConstraints", 0)
+    def ask_nvmlDeviceGetVirtualizationMode(self, gpu: FakeGpu, mode: Any) -> int:
+        return _give(mode, gpu.virtualization)
 
-    def call_nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:
-        gpu = self._gpu(handle)
-        energy._obj.value = gpu.counted_mj()
-        return gpu.refusals.get("nvmlDeviceGetTotalEnergyConsumption", 0)
+    def ask_nvmlDeviceGetPersistenceMode(self, gpu: FakeGpu, mode: Any) -> int:
+        return _give(mode, gpu.is_persistent)
 
-    def call_nvmlDeviceGetPowerUsage(self, handle: Any, power: Any) -> int:
-        gpu = self._gpu(handle)
+    def ask_nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, rows: Any) -> int:
+        pids = sorted(gpu.compute_pids)
+        for row, pid in zip(rows or (), pids, strict=False):
+            row.pid = pid
+        return _give_count(count, rows, len(pids))
+
+    def ask_nvmlDeviceGetEnforcedPowerLimit(self, gpu: FakeGpu, limit: Any) -> int:
+        return _give(limit, gpu.present_enforced_mw())
+
+    def ask_nvmlDeviceGetPowerManagementLimit(self, gpu: FakeGpu, limit: Any) -> int:
+        return _give(limit, gpu.limit_mw)
+
+    def ask_nvmlDeviceGetPowerManagementDefaultLimit(self, gpu: FakeGpu, limit: Any) -> int:
+        return _give(limit, gpu.default_limit_mw)
+
+    def ask_nvmlDeviceGetPowerManagementLimitConstraints(self, gpu: FakeGpu, low: Any, high: Any) -> int:
+        return _give(low, gpu.limits_mw[0]) or _give(high, gpu.limits_mw[1])
+
+    def ask_nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, energy: Any) -> int:
+        return _give(energy, gpu.counted_mj())
+
+    def ask_nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, power: Any) -> int:
         now_s = gpu.clock.monotonic_s()
-        power._obj.value = gpu.power_usage_mw(now_s) if gpu.power_usage_mw else int(gpu.power_mw)
-        return gpu.refusals.get("nvmlDeviceGetPowerUsage", 0)
+        return _give(power, int(gpu.power_usage_mw(now_s) if gpu.power_usage_mw else gpu.present_power_mw()))
 
-    def call_nvmlDeviceGetFieldValues(self, handle: Any, _count: Any, values: Any) -> int:
-        gpu = self._gpu(handle)
+    def ask_nvmlDeviceGetFieldValues(self, gpu: FakeGpu, _count: Any, values: Any) -> int:
         for entry in values._obj:
             answer = gpu.fields.get((entry.fieldId, entry.scopeId))
             if answer is None:
@@ -179,10 +157,62 @@ class FakeNvml:
                 entry.value.ullVal = 4_991_201_436_214_789_335  # what papi#564 read from such an entry
             else:
                 _fill(entry, answer(gpu.clock.monotonic_s()))
-        return gpu.refusals.get("nvmlDeviceGetFieldValues", 0)
+        return 0
 
-    def _gpu(self, handle: Any) -> FakeGpu:
-        return self.gpus[_address(handle) - 1]
+    def ask_nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
+        is_memory = kind.value == pynvml.NVML_CLOCK_MEM
+        return _give(clock, gpu.memory_clock_mhz if is_memory else gpu.present_sm_clock_mhz())
+
+    def ask_nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, reading: Any) -> int:
+        if reading._obj.version != pynvml.nvmlTemperature_v1:
+            return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        reading._obj.temperature = gpu.present_temperature_c()
+        return 0
+
+    def ask_nvmlDeviceGetTemperature(self, gpu: FakeGpu, _sensor: Any, temperature: Any) -> int:
+        return _give(temperature, gpu.present_temperature_c())
+
+    def ask_nvmlDeviceGetCurrentClocksEventReasons(self, gpu: FakeGpu, bits: Any) -> int:
+        return _give(bits, gpu.present_event_bits())
+
+    def ask_nvmlDeviceGetSupportedMemoryClocks(self, gpu: FakeGpu, count: Any, clocks: Any) -> int:
+        return _give_clocks(count, clocks, gpu.memory_clocks_mhz)
+
+    def ask_nvmlDeviceGetSupportedGraphicsClocks(self, gpu: FakeGpu, memory_mhz: Any, count: Any, clocks: Any) -> int:
+        if memory_mhz.value not in gpu.memory_clocks_mhz:
+            return NOT_FOUND
+        return _give_clocks(count, clocks, gpu.clocks_mhz)
+
+    def ask_nvmlDeviceSetGpuLockedClocks(self, gpu: FakeGpu, lowest: Any, highest: Any) -> int:
+        low, high = lowest.value, highest.value
+        if not gpu.clocks_mhz or not gpu.clocks_mhz[0] <= low <= high <= gpu.clocks_mhz[-1]:
+            return INVALID_ARGUMENT
+        gpu.locked = (low, high)
+        return 0
+
+    def ask_nvmlDeviceResetGpuLockedClocks(self, gpu: FakeGpu) -> int:
+        gpu.locked = None
+        return 0
+
+    def ask_nvmlDeviceSetPowerManagementLimit(self, gpu: FakeGpu, limit: Any) -> int:
+        if not gpu.limits_mw[0] <= limit.value <= gpu.limits_mw[1]:
+            return INVALID_ARGUMENT
+        gpu.limit_mw = limit.value
+        return 0
+
+    def _ask(self, name: str, ask: Callable[..., int], handle: Any, *arguments: Any) -> int:
+        gpu = self.gpus[_address(handle) - 1]
+        code = self._refusal(gpu, name) or ask(self, gpu, *arguments)
+        if name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")):
+            journal = gpu.refused_writes if code else gpu.writes
+            journal.append((name, *(argument.value for argument in arguments)))
+        return code
+
+    def _refusal(self, gpu: FakeGpu, name: str) -> int:
+        if self.num_inits <= self.num_shutdowns:
+            return UNINITIALIZED
+        gpu.catch_up()
+        return GPU_IS_LOST if gpu.is_lost else gpu.refusal(name)
 
     def _give_handle(self, handle: Any, address: int) -> int:
         memmove(byref(handle._obj), byref(c_void_p(address)), sizeof(c_void_p))
@@ -213,6 +243,23 @@ def _fill(entry: Any, answer: Field) -> None:
     if answer.value_type < len(_MEMBERS):
         member = _MEMBERS[answer.value_type]
         setattr(entry.value, member, answer.value if member == "dVal" else int(answer.value))
+
+
+def _give(pointer: Any, value: int) -> int:
+    pointer._obj.value = int(value)
+    return 0
+
+
+def _give_clocks(count: Any, clocks: Any, supported: Sequence[int]) -> int:
+    if clocks is not None:
+        clocks[: len(supported)] = sorted(supported, reverse=True)  # the driver's order
+    return _give_count(count, clocks, len(supported))
+
+
+def _give_count(count: Any, rows: Any, num_rows: int) -> int:
+    """The driver is asked twice: without room it says how much it needs, and success means that there is nothing."""
+    _give(count, num_rows)
+    return INSUFFICIENT_SIZE if rows is None and num_rows else 0
 
 
 def _address(handle: Any) -> int:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from probes.cpu import cpu_uuid
-from probes.cpu_estimate import CpuPowerModel
-from probes.detect import Host, diagnose, find_device, list_devices
+from probes.cpu.cpu_device import cpu_uuid
+from probes.cpu.cpu_estimate import CpuPowerModel
+from probes.cpu.paths import HostPaths
+from probes.detect import Host, diagnose, find_device, list_devices, probe_all
 from probes.device import Device, DeviceKind, Method, Scope
 from probes.errors import UnknownDevice
-from probes.nvml import Nvml
-from probes.paths import HostPaths
+from probes.metering.group import members_of
+from probes.nvidia.nvml import Nvml
 from probes.validity import Note, Reason
+from tests.probes import fake_amdsmi
 from tests.probes.fake_clock import FakeClock
 from tests.probes.fake_host import FakeProc, write_zone
 from tests.probes.fake_nvml import FIRST_UUID, SECOND_UUID, FakeGpu, FakeNvml, install
@@ -112,6 +114,41 @@ class TestWithGpus:
         assert "not supported" in found[f"{SECOND_UUID}: NVML average power of the gpu, field 185"].reason
         assert "has no" in found["powercap RAPL"].reason or "is not there" in found["powercap RAPL"].reason
         assert found["CPU estimate"].is_available
+
+    def test_amd_gpus_come_after_nvidias(
+        self, paths: HostPaths, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An AMD GPU stands between NVIDIA's and the CPU, and all GPUs are those of the first one's maker."""
+        fake_amdsmi.install(monkeypatch, fake_amdsmi.FakeAmdSmi(fake_amdsmi.FakeCard(clock=clock)))
+        host = make_host(paths, clock)
+        devices = list_devices(host)
+        assert [device.info.name for device in devices[1:3]] == ["NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"]
+        assert [device.info.uuid for device in members_of(find_device("gpu:all", devices))] == [FIRST_UUID, SECOND_UUID]
+        assert find_device(devices[2].info.uuid, devices) is devices[2]
+        assert find_device("gpu:all", devices[2:]) is devices[2]
+        found = [capability for capability in diagnose(host) if capability.name == "AMD SMI"]
+        assert [capability.is_available for capability in found] == [True]
+
+    def test_several_names_are_a_group(self, paths: HostPaths, clock: FakeClock) -> None:
+        """Names with commas between mean these GPUs in this order; one name alone means the device itself."""
+        devices = list_devices(make_host(paths, clock))
+        group = find_device("cuda:1, GPU-8932", devices, clock=clock)
+        assert [member.info.uuid for member in members_of(group)] == [SECOND_UUID, FIRST_UUID]
+        assert [member.info.uuid for member in members_of(find_device("gpu:all", devices))] == [FIRST_UUID, SECOND_UUID]
+        assert find_device(FIRST_UUID, devices) is devices[0]
+
+    def test_probing_several_takes_the_time_of_one(self, paths: HostPaths, clock: FakeClock) -> None:
+        """All power sources are learned at once, the CPU's too, and in order of the devices."""
+        devices = list_devices(make_host(paths, clock))
+        before_s = clock.monotonic_s()
+        assert devices[0].power_source is not None
+        alone_s = clock.monotonic_s() - before_s
+        fresh = list_devices(make_host(paths, clock))
+        before_s = clock.monotonic_s()
+        sources = probe_all(fresh, clock=clock)
+        assert [source.scope for source in sources if source] == [Scope.GPU, Scope.GPU, Scope.CPU_SHARE]
+        assert alone_s > 0.1
+        assert clock.monotonic_s() - before_s < alone_s + 0.05
 
 
 def test_ordinals_between_different_models_are_refused(paths: HostPaths, clock: FakeClock, library: FakeNvml) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from probes.errors import DeviceInUse
-from probes.holder import hold
+from probes.holder import hold, hold_all
 
 
 def test_a_held_device_is_refused_with_its_holder(tmp_path: Path) -> None:
-    """A second holder is refused with the first one's process id; another device is not affected."""
+    """POWER-37: a second holder is refused with the first one's process id; another device is not affected."""
     with (
         hold("CPU-1", folder=tmp_path),
         hold("CPU-2", folder=tmp_path),
@@ -49,3 +50,47 @@ def test_a_killed_holder_frees_the_device(tmp_path: Path) -> None:
 
     with hold("GPU-1", folder=tmp_path):
         pass
+
+
+def test_a_group_holds_its_members(tmp_path: Path) -> None:
+    """POWER-37: a held group's GPUs are all held: neither one of them nor another group with it is free."""
+    with hold("GPU-1+GPU-2", folder=tmp_path):
+        for wanted in ("GPU-1", "GPU-2", "GPU-2+GPU-3"):
+            with pytest.raises(DeviceInUse, match=f"process {os.getpid()}"), hold(wanted, folder=tmp_path):
+                pass
+        with hold("GPU-3", folder=tmp_path):
+            pass
+    with hold("GPU-2+GPU-3", folder=tmp_path):
+        pass
+
+
+def test_all_or_none_are_held(tmp_path: Path) -> None:
+    """Where the last of several is taken, those before it are free again."""
+    with hold("GPU-3", folder=tmp_path):
+        with pytest.raises(DeviceInUse, match="GPU-3"), hold_all(["GPU-3", "GPU-1", "GPU-2"], folder=tmp_path):
+            pass
+        with hold_all(["GPU-2", "GPU-1", "GPU-2"], folder=tmp_path):
+            pass
+
+
+def test_two_that_want_the_same_take_turns(tmp_path: Path) -> None:
+    """Two threads that name the same GPUs in opposite orders never hold them at once, and both get their turns."""
+    holding = []
+    overlaps = []
+
+    def take(uuids: list[str]) -> int:
+        num_held = 0
+        while num_held < 20:
+            try:
+                with hold_all(uuids, folder=tmp_path):
+                    holding.append(uuids)
+                    overlaps.append(len(holding) > 1)
+                    holding.remove(uuids)
+                    num_held += 1
+            except DeviceInUse:
+                continue
+        return num_held
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(take, [["GPU-1", "GPU-2"], ["GPU-2", "GPU-1"]])) == [20, 20]
+    assert not any(overlaps)

@@ -28,7 +28,7 @@ def test_no_explained_code_is_made_up() -> None:
 
 def test_every_code_is_emitted_somewhere() -> None:
     """No reason or note is defined without being used."""
-    sources = "".join(path.read_text() for path in Path(probes.__path__[0]).glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(probes.__path__[0]).rglob("*.py"))
     unused = [
         f"{type(code).__name__}.{code.name}"
         for code in (*Reason, *Note)

@@ -1,0 +1,1 @@
+"""Tests of probes/control: no GPU, no root and no waiting needed."""

@@ -1,0 +1,318 @@
+"""Control through the guard."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from probes.control.guard_client import GuardedControl
+from probes.control.guard_config import DeviceRules
+from probes.control.guard_link import GuardLink
+from probes.control.guard_wire import Request
+from probes.control.seam import DeviceControl
+from probes.errors import (
+    ControlLeaseLost,
+    DeviceInUse,
+    GuardUnavailable,
+    InvalidSetting,
+    ProbeError,
+    RestoreFailed,
+    Uncontrolled,
+)
+from probes.settings import POWER_CAP, DeviceSettings
+from tests.probes.control.kept_gpus import (
+    BOTH,
+    CAPPED,
+    NO_PERMISSION,
+    RESET_CLOCK,
+    SET_LIMIT,
+    UNKNOWN_ERROR,
+    KeptGpus,
+    make_kept_gpus,
+)
+from tests.probes.control.running_guard import RunningGuard, guarding, wait_until
+from tests.probes.fake_gpu import FIRST_UUID
+
+FREE = [(None, 700_000), (None, 500_000)]
+SET = [((210, 1005), 400_000), ((210, 1005), 400_000)]
+MakeControl = Callable[..., GuardedControl]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptGpus:
+    return make_kept_gpus(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def guard(machine: KeptGpus) -> Iterator[RunningGuard]:
+    with guarding(machine) as guard:
+        guard.start()
+        yield guard
+
+
+@pytest.fixture
+def make_control(guard: RunningGuard, machine: KeptGpus) -> Iterator[MakeControl]:
+    made: list[GuardedControl] = []
+
+    def make(*, longest_restart_s: float = 0.2) -> GuardedControl:
+        control = GuardedControl(guard.socket, BOTH, "a job", longest_restart_s=longest_restart_s)
+        made.append(control)
+        return control
+
+    yield make
+    for gpu in machine.gpus:
+        gpu.refusals.clear()
+    for control in made:
+        try:
+            control.close()
+        except RestoreFailed:
+            continue  # its guard is gone, as the test wanted
+
+
+def lose(control: GuardedControl) -> None:
+    """Cut the connection as a guard does that no longer hears from us."""
+    control._link._lose("cut by the test")
+
+
+def test_settings_come_and_go(machine: KeptGpus, make_control: MakeControl) -> None:
+    """It keeps the promise of a DeviceControl: what is applied holds until restored, then all is as found."""
+    control: DeviceControl = make_control()
+    control.apply(CAPPED)
+    assert machine.state() == SET
+    assert control.problems() == ()
+    control.restore()
+    control.restore()
+    assert machine.state() == FREE
+    assert str(os.getpid()) in control.description  # the guard is a thread of this very process
+
+
+def test_settings_follow_each_other(machine: KeptGpus, make_control: MakeControl) -> None:
+    """A later apply replaces the former, and an empty one puts everything back."""
+    control = make_control()
+    control.apply(CAPPED)
+    control.apply(DeviceSettings(power_cap_w=300))
+    assert machine.state() == [(None, 300_000), (None, 300_000)]
+    control.apply(DeviceSettings())
+    assert machine.state() == FREE
+
+
+def test_closing_restores(machine: KeptGpus, make_control: MakeControl) -> None:
+    """Close gives everything back, and can be repeated."""
+    control = make_control()
+    control.apply(CAPPED)
+    control.close()
+    control.close()
+    assert machine.state() == FREE
+
+
+def test_a_change_by_others_is_a_problem(machine: KeptGpus, make_control: MakeControl) -> None:
+    """The guard reads back what was applied, and nothing after a restore."""
+    control = make_control()
+    control.apply(CAPPED)
+    machine.gpus[0].limit_mw = 650_000
+    assert control.problems() == ("external_change",)
+    control.restore()
+    assert control.problems() == ()
+
+
+def _refuse_writes(machine: KeptGpus) -> None:
+    machine.gpus[1].refusals[SET_LIMIT] = NO_PERMISSION
+
+
+def _fail_to_roll_back(machine: KeptGpus) -> None:
+    _refuse_writes(machine)
+    machine.gpus[0].refusals[RESET_CLOCK] = UNKNOWN_ERROR
+
+
+@pytest.mark.parametrize(
+    ("break_it", "watts", "error"),
+    [
+        (_refuse_writes, 400, Uncontrolled),
+        (lambda _: None, 5000, InvalidSetting),
+        (_fail_to_roll_back, 400, RestoreFailed),
+    ],
+)
+def test_errors_are_those_of_control_from_within(
+    machine: KeptGpus,
+    make_control: MakeControl,
+    break_it: Callable[[KeptGpus], None],
+    watts: int,
+    error: type[ProbeError],
+) -> None:
+    """POWER-23: what goes wrong in the guard is raised here under the same name, and nothing is expected to hold."""
+    control = make_control()
+    break_it(machine)
+    with pytest.raises(error):
+        control.apply(DeviceSettings(sm_clock_cap_mhz=1005, power_cap_w=watts))
+    assert control.problems() == ()
+
+
+def test_a_device_in_use_is_refused(machine: KeptGpus, make_control: MakeControl) -> None:
+    """POWER-37: a second control learns the first one's process id, and closing it changes nothing."""
+    first, second = make_control(), make_control()
+    first.apply(CAPPED)
+    with pytest.raises(DeviceInUse, match=f"process {os.getpid()}"):
+        second.apply(DeviceSettings(power_cap_w=300))
+    second.close()
+    assert machine.state() == SET
+
+
+def test_what_the_guard_does_not_allow_is_refused(machine: KeptGpus) -> None:
+    """A knob or value outside the guard's configuration is refused by name."""
+    with guarding(machine, devices={"*": DeviceRules(ranges={POWER_CAP: (300, 600)})}) as guard:
+        guard.start()
+        control = GuardedControl(guard.socket, BOTH, "a job")
+        with pytest.raises(Uncontrolled, match="sm_clock_cap_mhz may not be set"):
+            control.apply(CAPPED)
+        with pytest.raises(InvalidSetting, match="allows 300 to 600"):
+            control.apply(DeviceSettings(power_cap_w=250))
+        control.close()
+
+
+def test_a_lost_lease_is_a_problem(machine: KeptGpus, make_control: MakeControl) -> None:
+    """POWER-41: once the connection is gone the settings do not hold, the restore is sure, and a new lease begins."""
+    control = make_control(longest_restart_s=60)
+    control.apply(CAPPED)
+    lose(control)
+    assert control.problems() == ("control_lease_lost",)
+    control.restore()
+    assert machine.state() == FREE
+    assert control.problems() == ()
+    control.apply(CAPPED)
+    assert machine.state() == SET
+    assert control.problems() == ()
+
+
+def test_a_new_lease_begins_after_the_old_one_has_ended(machine: KeptGpus, make_control: MakeControl) -> None:
+    """Applying after a lost lease waits until what it set is put back, so that what is found is what was there."""
+    control = make_control(longest_restart_s=60)
+    control.apply(CAPPED)
+    lose(control)
+    control.apply(DeviceSettings(power_cap_w=300))
+    assert machine.state() == [(None, 300_000), (None, 300_000)]
+    control.restore()
+    assert machine.state() == FREE
+
+
+def test_a_lapse_is_a_problem(machine: KeptGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POWER-41: a control whose heartbeats do not get through learns that its lease has lapsed."""
+    monkeypatch.setattr("probes.control.guard_link.GuardLink.keep_alive", lambda _: None)
+    with guarding(machine, lapse_s=0.5) as guard:
+        guard.start()
+        control = GuardedControl(guard.socket, BOTH, "a job")
+        control.apply(CAPPED)
+        wait_until(lambda: machine.state() == FREE, what="the lapse")
+        assert control.problems() == ("control_lease_lost",)
+        control.close()
+
+
+def test_a_guard_that_ends_is_a_problem(machine: KeptGpus, guard: RunningGuard, make_control: MakeControl) -> None:
+    """When the guard stops it has put back everything, but there is nobody to say so: the restore is not sure."""
+    control = make_control()
+    control.apply(CAPPED)
+    guard.stop()
+    assert control.problems() == ("control_lease_lost",)
+    with pytest.raises(RestoreFailed, match=r"may still be set.*it is not there"):
+        control.restore()
+    assert machine.state() == FREE
+
+
+def test_a_guard_that_comes_back_makes_sure(machine: KeptGpus, guard: RunningGuard, make_control: MakeControl) -> None:
+    """Once a guard listens again, the same control restores without an error and can apply anew."""
+    control = make_control()
+    control.apply(CAPPED)
+    guard.stop()
+    with pytest.raises(GuardUnavailable):
+        GuardedControl(guard.socket, BOTH, "another job")
+    guard.start()
+    control.restore()
+    control.apply(CAPPED)
+    assert machine.state() == SET
+
+
+def test_an_apply_that_loses_the_lease_is_made_sure_of(
+    machine: KeptGpus, make_control: MakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the answer to an apply does not come, closing makes sure that nothing is left set."""
+    control = make_control(longest_restart_s=60)
+    asked = GuardLink.ask
+
+    def ask_and_lose(link: GuardLink, request: Request) -> None:
+        asked(link, request)
+        link._lose("cut by the test")
+        raise ControlLeaseLost("cut by the test")
+
+    monkeypatch.setattr(GuardLink, "ask", ask_and_lose)
+    with pytest.raises(ControlLeaseLost):
+        control.apply(CAPPED)
+    monkeypatch.setattr(GuardLink, "ask", asked)
+    control.close()
+    assert machine.state() == FREE
+
+
+def test_a_failed_restore_is_tried_again(machine: KeptGpus, make_control: MakeControl) -> None:
+    """Restore raises while a device does not take back what was found, every time, and succeeds once it does."""
+    control = make_control()
+    control.apply(CAPPED)
+    machine.gpus[0].refusals[RESET_CLOCK] = UNKNOWN_ERROR
+    for _ in range(2):
+        with pytest.raises(RestoreFailed, match="sm_clock_cap_mhz"):
+            control.restore()
+    assert machine.state()[1] == FREE[1]
+    machine.gpus[0].refusals.clear()
+    control.close()
+    assert machine.state() == FREE
+
+
+def test_a_signal_does_not_interrupt_a_restore(machine: KeptGpus, make_control: MakeControl) -> None:
+    """POWER-33: a SIGTERM that arrives while the guard restores is handled when that is done."""
+    heard: list[list[tuple[tuple[int, int] | None, int]]] = []
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        heard.append(machine.state())
+        raise SystemExit(1)
+
+    def interrupt() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    control = make_control()
+    control.apply(CAPPED)
+    machine.gpus[0].refusals[RESET_CLOCK] = interrupt
+    former = signal.signal(signal.SIGTERM, hear)
+    try:
+        with pytest.raises(SystemExit):
+            control.restore()
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert heard == [FREE]
+
+
+def test_a_forked_child_leaves_the_lease_alone(machine: KeptGpus, make_control: MakeControl) -> None:
+    """A child neither restores nor ends what its parent holds, and is refused as any other process would be."""
+    control = make_control()
+    control.apply(CAPPED)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        seen = [*control.problems()]
+        control.restore()
+        try:
+            control.apply(DeviceSettings(power_cap_w=300))
+        except DeviceInUse as error:
+            seen.append(str(error))
+        control.close()
+        os.write(write_end, "; ".join(seen).encode())
+        os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    assert said.startswith(f"{FIRST_UUID} is set by process {os.getpid()}")
+    assert control.problems() == ()
+    assert machine.state() == SET
