@@ -1,4 +1,4 @@
-"""Measure one operating point: open or reuse the engine, warm up, run one window under the meter, judge.
+"""Measure one operating point: open or reuse the engine, set the device, warm up, run one window, judge, put back.
 
 Follows docs/measuring.md. A trial that fails is an outcome with a reason, not an exception; only what would fail every
 trial of the job (a damaged checkpoint, an unknown model, a device without any power reading) is raised.
@@ -18,17 +18,23 @@ from engine.request import FinishReason, RequestRecord
 from engine.serving import ServingEngine, TokenScores
 from engine.settings import EngineSettings
 from probes.device import Device, DeviceKind
+from probes.errors import ControlLeaseLost, GuardUnavailable, InvalidSetting, Uncontrolled
+from probes.settings import DeviceSettings
 from tuner import quality
 from tuner.measurement import Measurement, Quality, summarise
 from tuner.objectives import Verdict, verdict
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
-from tuner.space import concurrency_of, settings_of
+from tuner.rig import DeviceRig
+from tuner.space import concurrency_of, device_settings_of, settings_of
 from tuner.trial import TrialState
 from tuner.window import SteadyWindow
 from tuner.workload import corpus_text, requests
 
 log = structlog.get_logger()
+
+#: A device that could not be set as the point asks: the trial has failed, and nothing was measured under its name.
+_NOT_SET = (Uncontrolled, InvalidSetting, ControlLeaseLost, GuardUnavailable)
 
 #: Launches an engine; tests pass their own.
 OpenEngine = Callable[[EngineSettings], ServingEngine]
@@ -44,6 +50,14 @@ class Outcome:
     measurement: Measurement | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """What one window gave: a measurement, or why none was opened."""
+
+    measurement: Measurement | None = None
+    problems: tuple[str, ...] = ()
+
+
 def engine_device(device: Device) -> str:
     """Return what an engine must run on for this device's joules to be its own: `cpu` or the GPU's UUID."""
     return device.info.uuid if device.info.kind is DeviceKind.GPU else "cpu"
@@ -52,34 +66,52 @@ def engine_device(device: Device) -> str:
 class Bench:
     """Measures points of one job, keeping the engine open while its launch knobs stay the same."""
 
-    def __init__(self, request: TuneRequest, device: Device, open_engine: OpenEngine) -> None:
+    def __init__(
+        self, request: TuneRequest, device: Device, open_engine: OpenEngine, *, rig: DeviceRig | None = None
+    ) -> None:
         self._request = request
         self._device = device
+        self._rig = rig or DeviceRig(device)
         self._open_engine = open_engine
         self._opened: ServingEngine | None = None
         self._settings: EngineSettings | None = None
         self._corpus_ids: tuple[int, ...] = ()
         self._scores: dict[str, TokenScores] = {}
+        self._has_idled = False
+        self._idle_power_w: float | None = None
 
     def measure(self, point: OperatingPoint) -> Outcome:
         """Run one window at the point and judge it.
 
-        Raises CheckpointError, UnknownModel or InvalidSettings: no other point could do better.
+        Raises CheckpointError, UnknownModel, InvalidSettings, RestoreFailed or DeviceInUse: no other point could do
+        better.
         """
         settings = dataclasses.replace(settings_of(self._request, point), device=engine_device(self._device))
+        device_settings = device_settings_of(point)
         try:
             cost = self._quality(settings)
             serving = self._engine_for(settings)
-            measurement, records = self._run_window(serving, point, settings)
+            self._idle(serving)
+            self._rig.cool_down()
+            with self._rig.applied(device_settings):
+                window, records = self._run_window(serving, point, settings, device_settings)
         except (CheckpointError, UnknownModel, InvalidSettings):
             self.close()
             raise
+        except _NOT_SET as error:
+            return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
         except NumericsError as error:
             return Outcome(state=TrialState.INFEASIBLE, reason=error.kind, detail=str(error))
         except EngineError as error:
             self.close()  # whatever is left of it is not to be trusted
             return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
-        return self._judge(dataclasses.replace(measurement, quality=cost), records)
+        if window.measurement is None:
+            detail = f"{', '.join(window.problems)}: {device_settings.as_dict()} was not in force under load"
+            return Outcome(state=TrialState.INVALID, reason=window.problems[0], detail=detail)
+        measurement = dataclasses.replace(
+            window.measurement, quality=cost, idle_power_w=self._idle_power_w, driver=self._device.info.driver
+        )
+        return self._judge(measurement, records)
 
     def close(self) -> None:
         """End the engine, if one is open."""
@@ -100,20 +132,32 @@ class Bench:
             self._corpus_ids = self._opened.encode(corpus_text())
         return self._opened
 
+    def _idle(self, serving: ServingEngine) -> None:
+        """Measure idle power once a job, with the first model loaded."""
+        if not self._has_idled:
+            self._has_idled = True
+            self._idle_power_w = self._rig.idle_power_w(self._request.window.idle_s, serving.info.pids)
+
     def _run_window(
-        self, serving: ServingEngine, point: OperatingPoint, settings: EngineSettings
-    ) -> tuple[Measurement, list[RequestRecord]]:
+        self, serving: ServingEngine, point: OperatingPoint, settings: EngineSettings, device_settings: DeviceSettings
+    ) -> tuple[_Window, list[RequestRecord]]:
         offered = concurrency_of(self._request, point)
+        stream = f"{point.key}/"
         load = ClosedLoad(
-            requests=requests(self._request.workload, self._corpus_ids, stream=f"{point.key}/"), concurrency=offered
+            requests=requests(self._request.workload, self._corpus_ids, stream=stream), concurrency=offered
         )
-        meter = self._device.meter(serving.info.pids)
+        watch = self._rig.watch(device_settings, f"{self._request.seed}/{stream}")
+        meter = self._rig.meter(serving.info.pids, device_settings)
         try:
-            window = SteadyWindow(self._request.window, meter, offered=offered, max_batch=settings.max_batch)
+            window = SteadyWindow(
+                self._request.window, meter, offered=offered, max_batch=settings.max_batch, watch=watch
+            )
             records = serving.run(load, window.observe)
         finally:
             meter.close()
         if window.reading is None:
+            if window.problems:
+                return _Window(problems=window.problems), records
             raise EngineDied("the engine ended the load before the window was over")
         measurement = summarise(
             records,
@@ -123,9 +167,12 @@ class Bench:
             mean_running=window.mean_running,
             prompt_tokens=window.prompt_tokens,
         )
+        measurement = dataclasses.replace(measurement, host=meter.host_reading)
         if window.is_unsteady:
             measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
-        return measurement, records
+        reasons = tuple(dict.fromkeys((*measurement.reasons, *window.problems)))
+        measurement = dataclasses.replace(measurement, reasons=reasons)
+        return _Window(measurement=measurement, problems=window.problems), records
 
     def _judge(self, measurement: Measurement, records: list[RequestRecord]) -> Outcome:
         errors = [record.error or "" for record in records if record.finish_reason is FinishReason.ERROR]

@@ -88,6 +88,12 @@ class Measurement:
     reading: Reading
     engine: EngineInfo
     quality: Quality | None = None
+    #: The host CPU's energy over the same window beside a GPU's, where it is measured; never added to it.
+    host: Reading | None = None
+    #: Mean power with the model loaded and no requests, once a job; never subtracted. None when not measured.
+    idle_power_w: float | None = None
+    #: Version of the device's driver: figures from before and after an update are not compared.
+    driver: str | None = None
     #: Why the window must not be used; empty means valid.
     reasons: tuple[str, ...] = ()
 

@@ -109,4 +109,12 @@ def _origin(trial: Trial | None) -> tuple[object, ...]:
     if trial is None or trial.measurement is None:
         return ()
     reading, served_by = trial.measurement.reading, trial.measurement.engine
-    return reading.scope, reading.device_uuids, served_by.engine, served_by.version, served_by.model_hash
+    return (
+        reading.scope,
+        reading.is_estimate,
+        reading.device_uuids,
+        trial.measurement.driver,
+        served_by.engine,
+        served_by.version,
+        served_by.model_hash,
+    )

@@ -124,6 +124,8 @@ class WindowRule:
     min_requests: int = 20
     #: ... but never longer than this.
     max_window_s: float = 120.0
+    #: Idle power is measured for so long before the first trial, with the model loaded; 0 leaves it out.
+    idle_s: float = 30.0
 
     def __post_init__(self) -> None:
         """Refuse times that are not positive or contradict each other."""
@@ -135,6 +137,8 @@ class WindowRule:
             raise InvalidRequest("window.max_warmup_s", self.max_warmup_s, f"give at least warmup_s ({self.warmup_s})")
         if self.max_window_s < self.window_s:
             raise InvalidRequest("window.max_window_s", self.max_window_s, f"give at least window_s ({self.window_s})")
+        if not (math.isfinite(self.idle_s) and 0 <= self.idle_s <= 3600):
+            raise InvalidRequest("window.idle_s", self.idle_s, "give seconds from 0 (not measured) to 3600")
         if not 0 <= self.min_requests <= 1_000_000:
             raise InvalidRequest("window.min_requests", self.min_requests, "give 0 to 1000000")
 
@@ -159,8 +163,10 @@ class TuneRequest:
 
     model: str
     engine: str = "embedded"
-    #: auto, cpu, gpu, cuda:N or a device's UUID.
+    #: auto, cpu, gpu, cuda:N, a device's UUID, or several GPUs joined by commas.
     device: str = "auto"
+    #: Whether clocks and power limits may be set; the operator of the machine must allow it too.
+    allow_device_control: bool = False
     workload: WorkloadSpec = field(default_factory=WorkloadSpec)
     sla: tuple[Limit, ...] = ()
     #: Empty means every knob of the engine with its default values.

@@ -1,7 +1,8 @@
 """The knobs a job searches: what was asked for, checked against what engine and device allow.
 
-A knob that cannot be set is refused before the job is stored, with the reason; nothing is dropped in silence. Knows
-nothing of how points are chosen.
+A knob that cannot be set is refused before the job is stored, with the reason; nothing is dropped in silence. The
+values of clock and power caps are those that the device takes, so that a point names what was set. Knows nothing of
+how points are chosen.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
 from engine.settings import PRECISIONS, EngineSettings
-from probes.device import Device, DeviceKind
+from probes.device import Device, DeviceKind, Method
+from probes.errors import InvalidSetting
+from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, DeviceSettings, Settable
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
 from tuner.request import MAX_TOKENS, KnobRange, KnobValue, TuneRequest
 from tuner.workload import max_context
 
 ENGINES = ("embedded",)
-#: Knobs of a device's clocks and power; they need control, which this version does not take.
-DEVICE_KNOBS = ("sm_clock_cap_mhz", "power_cap_w", "cpu_clock_cap_mhz")
+#: Values of a clock cap that are tried when a job names none, and the share of the highest clock they begin at: below
+#: half of it the clock costs more time than it saves power (arXiv 2605.11999 finds the knee between 50 and 80 %).
+NUM_CLOCK_CAPS = 6
+LOWEST_CLOCK_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ def search_space(request: TuneRequest, device: Device) -> SearchSpace:
     """
     if request.engine not in ENGINES:
         raise InvalidRequest("engine", request.engine, f"this version has {', '.join(ENGINES)}")
-    knobs = tuple(_knob(knob_range, device) for knob_range in request.knobs or _all_knobs(device))
+    knobs = tuple(_knob(request, knob_range, device) for knob_range in request.knobs or _all_knobs(request, device))
     for knob in knobs:  # the engine judges each knob by itself, so that every combination need not be tried
         for value in knob.values:
             settings_of(request, OperatingPoint.of({knob.name: value}))
@@ -91,7 +96,8 @@ def settings_of(request: TuneRequest, point: OperatingPoint) -> EngineSettings:
 
     Raises InvalidRequest naming the knob when the engine refuses a value.
     """
-    chosen = {name: default for name, (_, default, _) in _EMBEDDED.items()} | point.as_dict()
+    of_engine = {name: value for name, value in point.as_dict().items() if name in _EMBEDDED}
+    chosen = {name: default for name, (_, default, _) in _EMBEDDED.items()} | of_engine
     try:
         return EngineSettings(
             model=request.model,
@@ -109,33 +115,85 @@ def concurrency_of(request: TuneRequest, point: OperatingPoint) -> int:
     return request.workload.concurrency or settings_of(request, point).max_batch
 
 
-def _all_knobs(device: Device) -> tuple[KnobRange, ...]:
-    """Return what is tried when a job names no knob: every default value that the device can run."""
-    return tuple(
+def device_settings_of(point: OperatingPoint) -> DeviceSettings:
+    """Return the device settings of a point; knobs the job does not search are left as they are found."""
+    return DeviceSettings(**{name: int(value) for name, value in point.as_dict().items() if name in DEVICE_KNOBS})
+
+
+def _all_knobs(request: TuneRequest, device: Device) -> tuple[KnobRange, ...]:
+    """Return what is tried when a job names no knob: every default value that the device can run.
+
+    A power cap is not among them: decoding draws so much less than the board may that caps rarely bind, and a clock
+    cap reaches the same points (arXiv 2605.11999).
+    """
+    of_engine = tuple(
         KnobRange(name=name, values=tuple(value for value in values if _can_run(value, device)))
         for name, (_, _, values) in _EMBEDDED.items()
     )
+    if not request.allow_device_control:
+        return of_engine
+    caps = [settable for settable in device.settables() if settable.name != POWER_CAP and not _is_blind(device)]
+    return (*of_engine, *(KnobRange(name=cap.name, values=_spread(cap)) for cap in caps))
+
+
+def _spread(settable: Settable) -> tuple[int, ...]:
+    """Return clock caps spread evenly from LOWEST_CLOCK_SHARE of the highest to the highest itself."""
+    lowest = max(settable.lowest, LOWEST_CLOCK_SHARE * settable.highest)
+    step = (settable.highest - lowest) / (NUM_CLOCK_CAPS - 1)
+    return tuple(sorted({settable.snapped(lowest + step * i) for i in range(NUM_CLOCK_CAPS)}))
+
+
+def _is_blind(device: Device) -> bool:
+    """Return whether the device's energy figure cannot see a clock."""
+    return device.power_source is not None and device.power_source.method is Method.ESTIMATE
 
 
 def _can_run(value: KnobValue, device: Device) -> bool:
     return not (value == "int8" and device.info.kind is DeviceKind.GPU)
 
 
-def _knob(asked: KnobRange, device: Device) -> Knob:
+def _knob(request: TuneRequest, asked: KnobRange, device: Device) -> Knob:
     if asked.name in DEVICE_KNOBS:
-        raise InvalidRequest(
-            f"knobs.{asked.name}",
-            list(asked.values),
-            f"{device.info.name} is only observed: this version sets no clocks or power limits; remove the knob",
-        )
+        return _device_knob(request, asked, device)
     if asked.name not in _EMBEDDED:
         raise InvalidRequest(
-            "knobs", asked.name, f"the embedded engine has no such knob; it has {', '.join(_EMBEDDED)}"
+            "knobs",
+            asked.name,
+            f"there is no such knob; the engine has {', '.join(_EMBEDDED)}, a device {', '.join(DEVICE_KNOBS)}",
         )
     needs_launch, default, _ = _EMBEDDED[asked.name]
     if asked.name == "precision":
         _require_precisions(asked, device)
     return Knob(name=asked.name, values=asked.values, needs_launch=needs_launch, default=default)
+
+
+def _device_knob(request: TuneRequest, asked: KnobRange, device: Device) -> Knob:
+    """Return a knob of clocks or power, its values snapped down to those that the device takes."""
+    field, given = f"knobs.{asked.name}", list(asked.values)
+    if not request.allow_device_control:
+        raise InvalidRequest(
+            field, given, f"{device.info.name} is only observed unless the job says `allow_device_control: true`"
+        )
+    settable = next((one for one in device.settables() if one.name == asked.name), None)
+    if settable is None:
+        raise InvalidRequest(
+            field, given, f"{device.info.name} has no such knob; remove it (wattfront doctor says why)"
+        )
+    if asked.name == CPU_CLOCK_CAP and _is_blind(device):
+        raise InvalidRequest(
+            field, given, "this CPU's energy is an estimate from CPU time, which cannot see a clock; remove the knob"
+        )
+    try:
+        values = tuple(dict.fromkeys(settable.snapped(_number(field, value)) for value in asked.values))
+    except InvalidSetting as error:
+        raise InvalidRequest(field, given, str(error)) from error
+    return Knob(name=asked.name, values=values, needs_launch=False, default=settable.highest)
+
+
+def _number(field: str, value: KnobValue) -> float:
+    if isinstance(value, str):
+        raise InvalidRequest(field, value, "give numbers")
+    return value
 
 
 def _require_precisions(asked: KnobRange, device: Device) -> None:

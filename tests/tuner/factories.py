@@ -19,7 +19,7 @@ def make_request(**changes: Any) -> TuneRequest:
         model="smollm2-135m",
         workload=WorkloadSpec(prompt_tokens=(8, 16), output_tokens=(2, 6)),
         budget=Budget(trials=24),
-        window=WindowRule(warmup_s=1.0, max_warmup_s=8.0, window_s=4.0, min_requests=4, max_window_s=12.0),
+        window=WindowRule(warmup_s=1.0, max_warmup_s=8.0, window_s=4.0, min_requests=4, max_window_s=12.0, idle_s=0.0),
     )
     return replace(request, **changes)
 

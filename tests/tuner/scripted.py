@@ -10,7 +10,9 @@ from engine.load import ClosedLoad, Observer, Progress
 from engine.request import FinishReason, Request, RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
-from probes.device import Capability, DeviceInfo, DeviceKind, Meter, Method, PowerSource, Reading, Scope
+from probes.device import Capability, DeviceInfo, DeviceKind, Meter, Method, PowerSource, Reading, Scope, Status
+from probes.errors import ProbeError, RestoreFailed
+from probes.settings import DeviceSettings, Settable
 from tests.db.factories import make_engine_info
 
 SOURCE = PowerSource(scope=Scope.CPU_PACKAGE, method=Method.COUNTER, detail="scripted counter")
@@ -59,9 +61,14 @@ class ScriptedMeter:
 
 @dataclass(slots=True)
 class ScriptedDevice:
-    """A device that is only observed."""
+    """A device that reads 50 W, and offers the knobs it is given."""
 
     clock: StepClock = field(default_factory=StepClock)
+    knobs: tuple[Settable, ...] = ()
+    source: PowerSource = SOURCE
+    #: What it shows, by the seconds of its clock.
+    shows: Callable[[float], Status] = field(default=lambda now_s: Status(time_s=now_s))
+    metered_settings: list[DeviceSettings] = field(default_factory=list)
     kind: DeviceKind = DeviceKind.CPU
     power_w: float | None = 50.0
     reasons: tuple[str, ...] = ()
@@ -74,15 +81,53 @@ class ScriptedDevice:
 
     @property
     def power_source(self) -> PowerSource | None:
-        return SOURCE
+        return self.source
 
     def capabilities(self) -> Sequence[Capability]:
         return ()
 
-    def meter(self, pids: Sequence[int]) -> Meter:
+    def settables(self) -> Sequence[Settable]:
+        return self.knobs
+
+    def status(self) -> Status:
+        return self.shows(self.clock.now_s)
+
+    def meter(self, pids: Sequence[int], *, settings: DeviceSettings = DeviceSettings()) -> Meter:  # noqa: B008 - frozen
         self.metered_pids.append(tuple(pids))
+        self.metered_settings.append(settings)
         self.meters.append(ScriptedMeter(self.clock, power_w=self.power_w, reasons=self.reasons))
         return self.meters[-1]
+
+
+@dataclass(slots=True)
+class ScriptedControl:
+    """A control that writes down what it is asked; each error is raised once, by the call it is for."""
+
+    calls: list[str] = field(default_factory=list)
+    apply_error: ProbeError | None = None
+    restore_error: RestoreFailed | None = None
+    #: Answers to `problems`, in order; none are left when it is asked again.
+    reasons: list[tuple[str, ...]] = field(default_factory=list)
+
+    @property
+    def description(self) -> str:
+        return "a script"
+
+    def apply(self, settings: DeviceSettings) -> None:
+        self.calls.append(f"apply {settings.as_dict()}")
+        if self.apply_error is not None:
+            raise self.apply_error
+
+    def problems(self) -> tuple[str, ...]:
+        return self.reasons.pop(0) if self.reasons else ()
+
+    def restore(self) -> None:
+        self.calls.append("restore")
+        if self.restore_error is not None:
+            raise self.restore_error
+
+    def close(self) -> None:
+        self.calls.append("close")
 
 
 @dataclass(slots=True)

@@ -17,12 +17,17 @@ from engine.errors import (
     NumericsError,
     UnknownModel,
 )
+from probes.device import Status
+from probes.errors import ControlLeaseLost, DeviceInUse, ProbeError, RestoreFailed, Uncontrolled
+from probes.settings import CPU_CLOCK_CAP, DeviceSettings
+from tests.probes.fake_clock import FakeClock
 from tests.tuner.factories import make_request
-from tests.tuner.scripted import Launcher, ScriptedDevice, ScriptedEngine
+from tests.tuner.scripted import Launcher, ScriptedControl, ScriptedDevice, ScriptedEngine
 from tuner.bench import Bench, Outcome
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
 from tuner.request import Limit, QualityGate, WindowRule, WorkloadSpec
+from tuner.rig import DeviceRig
 from tuner.trial import TrialState
 
 Change = Callable[[ScriptedEngine], ScriptedEngine]
@@ -39,14 +44,21 @@ def with_(**changes: Any) -> Change:
 class Rig:
     """A bench on a scripted engine and device."""
 
-    def __init__(self, device: ScriptedDevice | None = None, **changes: Any) -> None:
+    def __init__(
+        self, device: ScriptedDevice | None = None, *, control: ScriptedControl | None = None, **changes: Any
+    ) -> None:
         self.launcher = Launcher()
         self.device = device or ScriptedDevice()
         self.device.clock = self.launcher.clock
-        self.bench = Bench(make_request(**changes), self.device, self.launcher)
+        rig = DeviceRig(self.device, control=control, clock=FakeClock())
+        self.bench = Bench(make_request(**changes), self.device, self.launcher, rig=rig)
 
     def measure(self, **knobs: Any) -> Outcome:
         return self.bench.measure(make_point(**knobs))
+
+    def measure_capped(self, cap_mhz: int = 990) -> Outcome:
+        """Measure a point with a CPU clock cap, which a scripted device takes at its word."""
+        return self.bench.measure(OperatingPoint.of({**make_point().as_dict(), CPU_CLOCK_CAP: cap_mhz}))
 
     @property
     def journal(self) -> list[str]:
@@ -172,7 +184,11 @@ class TestMeasurement:
 
     def test_an_unsteady_warm_up_is_invalid(self) -> None:
         """A point that is not steady by the limit is measured, kept with its figures, and invalid."""
-        rig = Rig(window=WindowRule(warmup_s=0.5, max_warmup_s=0.5, window_s=2.0, min_requests=0, max_window_s=2.0))
+        rig = Rig(
+            window=WindowRule(
+                warmup_s=0.5, max_warmup_s=0.5, window_s=2.0, min_requests=0, max_window_s=2.0, idle_s=0.0
+            )
+        )
         rig.launcher.changes["fp32"] = lambda made: replace(made, settings=replace(made.settings, max_batch=1))
         outcome = rig.measure(max_batch=8)  # one at a time, so that eight first tokens take their time
         assert (outcome.state, outcome.reason) == (TrialState.INVALID, "no_steady_state")
@@ -310,3 +326,77 @@ class TestFailures:
         with pytest.raises(InvalidRequest, match=r"workload\.prompt_tokens is 1000000"):
             rig.measure()
         assert not any(step.startswith("run") for step in rig.journal)
+
+
+def device_at(clock_mhz: float) -> ScriptedDevice:
+    return ScriptedDevice(shows=lambda now_s: Status(time_s=now_s, clock_mhz=clock_mhz))
+
+
+class TestDeviceSettings:
+    """A point that sets something on the device."""
+
+    def test_it_is_set_before_the_run_and_given_back_after_it(self) -> None:
+        """The cap is in force while the load runs, the meter knows of it, and afterwards what was found is back."""
+        control = ScriptedControl()
+        rig = Rig(device_at(985.0), control=control)
+        assert TrialState.COMPLETE is rig.measure_capped().state
+        assert control.calls == ["apply {'cpu_clock_cap_mhz': 990}", "restore"]
+        assert [DeviceSettings(cpu_clock_cap_mhz=990)] == rig.device.metered_settings
+
+    def test_a_point_without_a_cap_touches_nothing(self) -> None:
+        """Where the point sets nothing the control is not even asked."""
+        control = ScriptedControl()
+        assert TrialState.COMPLETE is Rig(control=control).measure().state
+        assert control.calls == []
+
+    @pytest.mark.parametrize("error", [Uncontrolled("not permitted"), ControlLeaseLost("the guard is gone")])
+    def test_a_refused_setting_fails_the_trial_unmeasured(self, error: ProbeError) -> None:
+        """POWER-23: what cannot be set is not measured at another clock under the requested one's name."""
+        rig = Rig(control=ScriptedControl(apply_error=error))
+        assert Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error)) == rig.measure_capped()
+        assert not any(step.startswith("run") for step in rig.journal)
+        assert rig.device.meters == []
+
+    def test_without_a_control_nothing_is_measured_under_a_cap(self) -> None:
+        """A bench that only observes refuses a point that sets something, and says so."""
+        outcome = Rig().measure_capped()
+        assert (outcome.state, outcome.reason) == (TrialState.FAILED, "uncontrolled")
+
+    def test_a_cap_that_the_clock_ignores_is_invalid(self) -> None:
+        """BUG-49: a cap that was accepted while the clock stays at 1980 makes the trial invalid, without a figure."""
+        control = ScriptedControl()
+        rig = Rig(device_at(1980.0), control=control)
+        outcome = rig.measure_capped()
+        assert (outcome.state, outcome.reason, outcome.measurement) == (TrialState.INVALID, "clock_not_attained", None)
+        assert control.calls[-1] == "restore"
+        assert rig.device.meters[0].calls == ["close"]
+
+    def test_a_lost_lease_makes_the_window_invalid(self) -> None:
+        """POWER-41: when the guard took the cap back the window ends, and its figures are not to be used."""
+        rig = Rig(device_at(985.0), control=ScriptedControl(reasons=[(), ("control_lease_lost",)]))
+        outcome = rig.measure_capped()
+        assert (outcome.state, outcome.reason) == (TrialState.INVALID, "control_lease_lost")
+        assert outcome.measurement is not None
+        assert outcome.measurement.window_s < 5.0
+
+    def test_an_error_in_the_run_gives_back_too(self) -> None:
+        """POWER-33: an engine that dies under a cap leaves no cap behind."""
+        control = ScriptedControl()
+        rig = Rig(device_at(985.0), control=control)
+        rig.launcher.changes["fp32"] = with_(run_error=EngineDied("killed"))
+        assert rig.measure_capped().reason == "engine_died"
+        assert control.calls[-1] == "restore"
+
+    def test_a_failed_restore_keeps_the_trial_and_stops_the_job(self) -> None:
+        """What was measured stays measured; the next point is not begun on a device that is not as it was found."""
+        control = ScriptedControl(restore_error=RestoreFailed("power limit: not permitted"))
+        rig = Rig(device_at(985.0), control=control)
+        assert TrialState.COMPLETE is rig.measure_capped().state
+        with pytest.raises(RestoreFailed, match="power limit"):
+            rig.measure()
+
+    def test_a_device_in_use_is_not_a_trial(self) -> None:
+        """Somebody else's hold on the device goes to whoever runs the job: it is not the point's fault."""
+        rig = Rig(control=ScriptedControl(apply_error=DeviceInUse("held by process 7")))
+        with pytest.raises(DeviceInUse, match="process 7"):
+            rig.measure_capped()

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.device import DeviceKind
+from probes.device import DeviceKind, Method, PowerSource, Scope
+from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, SM_CLOCK_CAP, DeviceSettings, Settable
 from tests.tuner.factories import make_knob, make_request, make_space
 from tests.tuner.scripted import ScriptedDevice
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
 from tuner.request import KnobRange, KnobValue, WorkloadSpec
-from tuner.space import DEVICE_KNOBS, SearchSpace, concurrency_of, search_space, settings_of
+from tuner.space import SearchSpace, concurrency_of, device_settings_of, search_space, settings_of
 
 
 def space_of(*knobs: KnobRange, kind: DeviceKind = DeviceKind.CPU, **changes: Any) -> SearchSpace:
@@ -33,17 +34,91 @@ def test_an_unknown_engine_is_refused() -> None:
 
 def test_an_unknown_knob_is_refused() -> None:
     """A knob that the engine lacks is refused with the list of those it has."""
-    with pytest.raises(InvalidRequest, match=r"knobs is 'rate': .* it has max_batch, precision, prefill_chunk"):
+    with pytest.raises(InvalidRequest, match=r"knobs is 'rate': .* the engine has max_batch, precision, prefill_chunk"):
         space_of(KnobRange(name="rate", values=(1, 2)))
 
 
+CLOCKS = Settable(name=SM_CLOCK_CAP, values=(210, 990, 1005, 1980))
+LIMITS = Settable(name=POWER_CAP, values=(200, 700), is_range=True)
+CPU_CLOCKS = Settable(name=CPU_CLOCK_CAP, values=(800, 3500), is_range=True)
+
+
+def controlled(*knobs: KnobRange, device: ScriptedDevice | None = None) -> SearchSpace:
+    device = device or ScriptedDevice(kind=DeviceKind.GPU, knobs=(CLOCKS, LIMITS))
+    return search_space(make_request(knobs=knobs, allow_device_control=True), device)
+
+
 @pytest.mark.parametrize("name", DEVICE_KNOBS)
-def test_a_device_knob_is_refused_by_name(name: str) -> None:
-    """A clock or power cap is refused where the device is only observed: by its name, with the device's."""
+def test_a_device_knob_is_refused_unless_the_job_allows_it(name: str) -> None:
+    """A clock or power cap is refused where the job does not allow control: by its name, with the device's."""
     with pytest.raises(InvalidRequest) as caught:
         space_of(KnobRange(name=name, values=(900, 1200)))
     assert (f"knobs.{name}", [900, 1200]) == (caught.value.field, caught.value.value)
     assert "Scripted CPU is only observed" in caught.value.remedy
+
+
+def test_a_knob_that_the_device_lacks_is_refused() -> None:
+    """POWER-24: a knob that the device does not offer never reaches the search: the job is refused with its name."""
+    with pytest.raises(InvalidRequest, match=r"knobs\.cpu_clock_cap_mhz is \[900\]: .* has no such knob"):
+        controlled(KnobRange(name=CPU_CLOCK_CAP, values=(900,)))
+
+
+def test_caps_are_snapped_down_to_what_the_device_takes() -> None:
+    """BUG-49: 1000 MHz becomes the supported 990, and the point says 990; what falls on one value is tried once."""
+    space = controlled(KnobRange(name=SM_CLOCK_CAP, values=(1000, 995, 1980, 5000)))
+    assert values_of(space) == {SM_CLOCK_CAP: (990, 1980)}
+    assert space.default_point.as_dict() == {SM_CLOCK_CAP: 1980}
+
+
+def test_a_power_cap_takes_any_whole_watt_of_its_range() -> None:
+    """Fractions of a watt are cut, and more than the board allows is what the board allows."""
+    space = controlled(KnobRange(name=POWER_CAP, values=(200, 450.9, 900)))
+    assert values_of(space) == {POWER_CAP: (200, 450, 700)}
+
+
+@pytest.mark.parametrize("values", [(100,), (0,), (-5, 990)])
+def test_a_cap_below_the_lowest_is_refused(values: tuple[int, ...]) -> None:
+    """POWER-25: below the lowest value nothing can be promised, so the job is refused before it is stored."""
+    with pytest.raises(InvalidRequest, match=r"knobs\.sm_clock_cap_mhz is .*: the lowest value of this device is 210"):
+        controlled(KnobRange(name=SM_CLOCK_CAP, values=values))
+
+
+def test_a_cap_that_is_a_word_is_refused() -> None:
+    """A cap takes numbers."""
+    with pytest.raises(InvalidRequest, match=r"knobs\.power_cap_w is 'high': give numbers"):
+        controlled(KnobRange(name=POWER_CAP, values=("high",)))
+
+
+def test_clock_caps_are_searched_by_default_where_control_is_allowed() -> None:
+    """A job that names no knob tries clock caps from half of the highest clock on, and leaves the power limit be."""
+    device = ScriptedDevice(
+        kind=DeviceKind.GPU, knobs=(Settable(name=SM_CLOCK_CAP, values=tuple(range(210, 1981, 15))), LIMITS)
+    )
+    values = values_of(controlled(device=device))
+    assert values[SM_CLOCK_CAP] == (990, 1185, 1380, 1575, 1770, 1980)
+    assert POWER_CAP not in values
+
+
+def test_an_observed_device_adds_no_knob() -> None:
+    """Without the job's permission the default space is the engine's alone."""
+    device = ScriptedDevice(kind=DeviceKind.GPU, knobs=(CLOCKS, LIMITS))
+    assert {"max_batch", "precision", "prefill_chunk"} == set(values_of(search_space(make_request(knobs=()), device)))
+
+
+def test_an_estimate_cannot_judge_a_clock() -> None:
+    """A CPU whose energy is estimated from CPU time has no clock knob: every cap would look like a loss."""
+    source = PowerSource(scope=Scope.CPU_SHARE, method=Method.ESTIMATE, detail="a formula")
+    device = ScriptedDevice(knobs=(CPU_CLOCKS,), source=source)
+    assert CPU_CLOCK_CAP not in values_of(controlled(device=device))
+    with pytest.raises(InvalidRequest, match="cannot see a clock"):
+        controlled(KnobRange(name=CPU_CLOCK_CAP, values=(1200,)), device=device)
+
+
+def test_a_point_tells_engine_and_device_apart() -> None:
+    """The engine's settings come from its knobs, the device's from the device's, and neither sees the other's."""
+    point = OperatingPoint.of({"max_batch": 4, SM_CLOCK_CAP: 990, POWER_CAP: 450})
+    assert DeviceSettings(sm_clock_cap_mhz=990, power_cap_w=450) == device_settings_of(point)
+    assert settings_of(make_request(), OperatingPoint.of({"max_batch": 4})) == settings_of(make_request(), point)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "FP32", "", 16])
