@@ -10,9 +10,9 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from api import page
-from api.routes import health, jobs
+from api.routes import devices, health, jobs
 from api.stores import Stores
-from db.errors import AmbiguousJob, DatabaseBusy, JobNotFound, StoreError
+from db.errors import AmbiguousJob, DatabaseBusy, DeviceNotStored, JobNotFound, StoreError
 
 #: Names this service answers to: a page elsewhere that resolves to loopback (DNS rebinding) gets 400.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -24,6 +24,7 @@ _HEADERS = {
 #: Store errors as HTTP; anything else from the store means the service cannot answer now.
 _STATUS: dict[type[StoreError], tuple[int, str]] = {
     JobNotFound: (404, "no such job"),
+    DeviceNotStored: (404, "no such device"),
     AmbiguousJob: (409, "ambiguous job id"),
     DatabaseBusy: (503, "database busy"),
 }
@@ -43,6 +44,7 @@ def create_app(stores: Stores, *, allowed_hosts: Sequence[str] = LOOPBACK_NAMES)
     app.middleware("http")(_add_headers)
     app.add_exception_handler(StoreError, _store_problem)
     app.include_router(jobs.router)
+    app.include_router(devices.router)
     app.include_router(health.router)
     app.include_router(page.router)
     app.mount("/static", StaticFiles(packages=[("api", "static")]), name="static")

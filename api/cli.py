@@ -22,7 +22,9 @@ from rich.console import Console
 
 from api.errors import BAD_INPUT, UsageError
 from api.flags import job_fields
+from api.guard_commands import guard, restore
 from api.jobfile import read_job
+from api.meter_commands import measure, watch
 from api.records import front_of_job, job_out
 from api.settings import Settings, load_settings
 from api.stores import Stores, open_stores, utc_now
@@ -70,6 +72,8 @@ def _database_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--model", help="A folder, a .gguf file, a Hugging Face id or smollm2-135m.")
 @click.option("--engine", help="embedded.")
 @click.option("--device", help="auto, cpu, gpu, cuda:N or a UUID; see wattfront doctor.")
+@click.option("--allow-device-control", is_flag=True, default=None, help="Let the job set clocks and power limits; the "
+              "operator must allow it too.")  # fmt: skip
 @click.option("--trials", type=int, help="Points to measure at most.")
 @click.option("--minutes", type=float, help="Wall time at most.")
 @click.option("--sla", multiple=True, metavar="METRIC<=MS", help="A latency limit, as in ttft_p99_ms<=500; several by "
@@ -96,11 +100,15 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
     if resume is not None and (job_file is not None or flags):
         given = ", ".join([*([str(job_file)] if job_file else []), *flags])
         raise UsageError(f"--resume goes on with the job as it was; {given} cannot be changed now: start a new job")
+    from api.heartbeat import LEASE_S
+    from api.owners import is_dead, owner_name
+    from api.prepare import prepare
     from api.terminal import fetching, run_here
-    from api.worker import LEASE_S, is_dead, owner_name, prepare
+    from api.worker import give_back
 
     stores = _stores(settings)
     console = Console()
+    give_back(stores, settings)
     if resume is None:
         if job_file is None and "model" not in flags:
             raise UsageError("give a job file or --model, as in: wattfront tune --model smollm2-135m")
@@ -258,6 +266,10 @@ def up(
     sys.exit(code)
 
 
+for _command in (watch, measure, guard, restore):
+    cli.add_command(_command)
+
+
 def _stores(settings: Settings) -> Stores:
     return open_stores(settings.database_url, busy_timeout_s=settings.database_timeout_s)
 
@@ -287,7 +299,7 @@ def _configure_logging(is_verbose: bool) -> None:
 
 
 def _on_signals(action: Callable[[], None]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: action())
 
 

@@ -159,7 +159,7 @@ def front_notes(front: schemas.FrontOut) -> list[str]:
     energy = front.points[0].measurement.energy
     kind = "ESTIMATE, nothing was measured" if energy.is_estimate else "measured"
     notes = [f"Energy: {kind}; scope {energy.scope}, method {energy.method} ({energy.detail})."]
-    if energy.uncertainty_j is not None and energy.energy_j:
+    if energy.is_estimate and energy.uncertainty_j is not None and energy.energy_j:
         notes.append(
             f"Systematic uncertainty of the joules: about ±{100 * energy.uncertainty_j / energy.energy_j:.0f} %, the "
             "same for every point, so that ratios between points are better known than the values."

@@ -1,4 +1,7 @@
-"""What this machine can do: versions, devices, power sources and their scope, models, database. Changes nothing."""
+"""What this machine can do: versions, devices, power sources and their scope, control, models, database.
+
+Changes nothing: not even who may set a device is tried, only whether the guard can be reached.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ from pathlib import Path
 import psutil
 
 from api.errors import BAD_INPUT
+from api.prepare import probe_host
 from api.settings import Settings
-from api.worker import probe_host
 from db import migrate
 from db.database import Database
 from engine.embedded.models import BUILT_IN, free_bytes
+from probes.control.guard_link import GuardLink
+from probes.control.opening import blocked
 from probes.detect import diagnose, list_devices
+from probes.errors import ProbeError
+from probes.settings import DEVICE_KNOBS, Settable
 
 PACKAGES = ("tuner", "probes", "engine", "db", "api")
 _VERSIONS_OF = ("wattfront", "torch", "optuna", "sqlalchemy", "fastapi", "nvidia-ml-py")
@@ -47,6 +54,7 @@ def examine(settings: Settings) -> list[Finding]:
         _versions,
         _devices,
         _power,
+        _control,
         _models,
         _database,
     )
@@ -110,6 +118,94 @@ def _power(settings: Settings) -> list[Finding]:
     return [
         Finding(section="power sources", name=found.name, is_good=found.is_available, text=found.reason)
         for found in diagnose(probe_host(settings))
+        if not found.name.endswith(DEVICE_KNOBS)  # those are told under control
+    ]
+
+
+def _control(settings: Settings) -> list[Finding]:
+    """Tell who may set clocks and limits, through whom, which knobs there are, and what is still to be put back."""
+    return [_permission(settings), _guard(settings), *_knobs(settings), *_blocked(settings)]
+
+
+def _permission(settings: Settings) -> Finding:
+    if settings.allow_device_control:
+        text = "allowed by WATTFRONT_ALLOW_DEVICE_CONTROL: jobs that ask for it set clocks and power limits"
+    else:
+        text = (
+            "observe only: clocks and power limits stay as they are found, and jobs that ask to set them are refused; "
+            "WATTFRONT_ALLOW_DEVICE_CONTROL=true allows it"
+        )
+    return Finding(section="control", name="permission", is_good=None, text=text)
+
+
+def _guard(settings: Settings) -> Finding:
+    place = settings.guard_socket
+    if not place.exists():
+        is_good = False if settings.allow_device_control else None
+        text = f"not there, no socket at {place}: {_without_guard(settings)}"
+        return Finding(section="control", name="guard", is_good=is_good, text=text)
+    try:
+        link = GuardLink(place, label="doctor")
+    except ProbeError as error:
+        text = f"{error}; until it answers, jobs that would set something are refused"
+        return Finding(section="control", name="guard", is_good=False, text=text)
+    link.close()
+    welcome = link.welcome
+    offers = "; ".join(
+        f"{offer.device_uuid}: {', '.join(map(_settable_words, offer.knobs)) or 'nothing'}" for offer in welcome.offers
+    )
+    text = (
+        f"process {welcome.guard_pid} answers at {place} and sets on our behalf, with its journal in "
+        f"{welcome.state_dir}; it allows {offers or 'nothing'}"
+    )
+    return Finding(section="control", name="guard", is_good=bool(welcome.offers), text=text)
+
+
+def _without_guard(settings: Settings) -> str:
+    if not settings.allow_device_control:
+        return "none is needed while nothing may be set"
+    if os.geteuid() == 0:
+        return (
+            "this process sets devices itself, as root; if it is killed, the next worker or `wattfront restore` puts "
+            "back what was found"
+        )
+    return "this process can only observe, since setting needs root; run `wattfront guard` as root"
+
+
+def _knobs(settings: Settings) -> list[Finding]:
+    findings = []
+    for device in list_devices(probe_host(settings)):
+        try:
+            words = ", ".join(_settable_words(settable) for settable in device.settables())
+            missing = [one.reason for one in device.capabilities() if one.name.endswith(DEVICE_KNOBS)]
+        except ProbeError as error:
+            words, missing = "", [str(error)]
+        why = f" ({'; '.join(missing)})" if missing else ""
+        text = words or f"nothing can be set here{why}: trials run at the clocks they find"
+        name = f"{device.info.uuid} {device.info.name}"
+        findings.append(Finding(section="control", name=name, is_good=bool(words), text=text))
+    return findings
+
+
+def _settable_words(settable: Settable) -> str:
+    between = "every whole number" if settable.is_range else f"{len(settable.values)} values"
+    return f"{settable.name} {settable.lowest} to {settable.highest} ({between})"
+
+
+def _blocked(settings: Settings) -> list[Finding]:
+    try:
+        failed = blocked(settings.state_dir)
+    except ProbeError as error:
+        return [Finding(section="control", name="state", is_good=False, text=str(error), is_needed=True)]
+    return [
+        Finding(
+            section="control",
+            name=uuid,
+            is_good=False,
+            text=f"not as it was found ({detail}); no job may use it until `wattfront restore`, run as root, succeeds",
+            is_needed=True,
+        )
+        for uuid, detail in failed.items()
     ]
 
 

@@ -10,6 +10,7 @@ _FIELDS = {
     "model": "model",
     "engine": "engine",
     "device": "device",
+    "allow_device_control": "allow_device_control",
     "name": "name",
     "seed": "seed",
     "trials": "budget.trials",

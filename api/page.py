@@ -1,4 +1,7 @@
-"""The web view: the list of jobs, and one job with its front. Server-rendered; every text is escaped by Jinja2."""
+"""The web view: jobs and devices, and one job with its front. Server-rendered; every text is escaped by Jinja2.
+
+Every page says which devices are blocked because what was found on them could not be put back.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api import schemas
 from api.plot import Dot, Scatter, scatter
-from api.records import front_out, job_out, trial_out
+from api.records import device_out, front_out, job_out, trial_out
 from api.routes.stores_of import StoresDep
-from api.stores import utc_now
+from api.stores import Stores, utc_now
+from db.device import ControlState
 from db.job import Job
+from probes.settings import DEVICE_KNOBS
 from tuner.pareto import Front
 from tuner.trial import Trial, TrialState
 
@@ -29,10 +34,10 @@ MAX_JOBS = 100
 
 @router.get("/", response_class=HTMLResponse)
 def index(request: Request, stores: StoresDep) -> HTMLResponse:
-    """List the jobs, newest first."""
+    """List the jobs, newest first, and the devices that jobs ran on."""
     now = utc_now()
     jobs = [job_out(job, now) for job in stores.jobs.list(limit=MAX_JOBS)]
-    return templates.TemplateResponse(request, "jobs.html", {"jobs": jobs, "max_jobs": MAX_JOBS})
+    return _page(request, stores, "jobs.html", {"jobs": jobs, "max_jobs": MAX_JOBS, "knobs": DEVICE_KNOBS})
 
 
 @router.get("/jobs/{job_id}", response_class=HTMLResponse)
@@ -41,19 +46,33 @@ def job_page(request: Request, job_id: str, stores: StoresDep) -> HTMLResponse:
     job = stores.jobs.get(job_id)
     trials = stores.trials.list(job.id)
     front = stores.front(job)
-    return templates.TemplateResponse(request, "job.html", _job_context(job, trials, front))
+    return _page(request, stores, "job.html", _job_context(job, trials, front))
+
+
+def _page(request: Request, stores: Stores, name: str, context: dict[str, Any]) -> HTMLResponse:
+    """Fill in a template, with what stands on every page."""
+    devices = [device_out(device) for device in stores.devices.list()]
+    blocked = [device for device in devices if device.control_state == ControlState.RESTORE_FAILED]
+    return templates.TemplateResponse(request, name, {"devices": devices, "blocked": blocked, **context})
 
 
 def _job_context(job: Job, trials: Sequence[Trial], front: Front) -> dict[str, Any]:
     shown = front_out(job, front, trials, trials[0].point if trials else None)
+    shown_trials = [trial_out(trial) for trial in trials]
+    measured = [trial.measurement for trial in shown_trials if trial.measurement is not None]
     dots = _dots(trials, front)
     return {
         "job": job_out(job, utc_now()),
         "front": shown,
-        "trials": [trial_out(trial) for trial in trials],
+        "trials": shown_trials,
         "scatter": _scatter(job, dots),
         "series": sorted({dot.series for dot in dots}),
-        "energy": _energy(shown, trials),
+        "energy": _energy(shown, measured),
+        "host": next((one.host_energy for one in measured if one.host_energy is not None), None),
+        "idle_power_w": next((one.idle_power_w for one in measured if one.idle_power_w is not None), None),
+        "has_clocks": any(
+            conditions.mean_clock_mhz is not None for one in measured for conditions in one.energy.conditions
+        ),
     }
 
 
@@ -86,9 +105,8 @@ def _scatter(job: Job, dots: list[Dot]) -> Scatter | None:
     return scatter(dots, limit_ms=limits.get(job.request.latency_metric)) if dots else None
 
 
-def _energy(front: schemas.FrontOut, trials: Sequence[Trial]) -> schemas.EnergyOut | None:
+def _energy(front: schemas.FrontOut, measured: Sequence[schemas.MeasurementOut]) -> schemas.EnergyOut | None:
     """Return where the job's energy figures come from: the same for all its trials, which run on one device."""
     if front.points:
         return front.points[0].measurement.energy
-    measured = (trial_out(trial).measurement for trial in trials if trial.measurement is not None)
-    return next((measurement.energy for measurement in measured if measurement is not None), None)
+    return measured[0].energy if measured else None

@@ -8,7 +8,9 @@ from datetime import datetime
 
 from api import schemas
 from api.stores import Stores
+from db.device import SeenDevice
 from db.job import Job
+from probes.device import Conditions, Reading
 from tuner.measurement import Distribution, Estimate, Measurement
 from tuner.objectives import violations
 from tuner.pareto import Front
@@ -102,7 +104,6 @@ def nearest_misses(request: TuneRequest, trials: Sequence[Trial]) -> list[schema
 
 def measurement_out(measurement: Measurement) -> schemas.MeasurementOut:
     """Return a measurement's public form."""
-    reading = measurement.reading
     return schemas.MeasurementOut(
         window_s=measurement.window_s,
         warmup_s=measurement.warmup_s,
@@ -113,28 +114,65 @@ def measurement_out(measurement: Measurement) -> schemas.MeasurementOut:
         num_preemptions=measurement.num_preemptions,
         mean_running=measurement.mean_running,
         output_tok_s=_estimate(measurement.output_tok_s),
-        tok_per_j=_estimate_or_none(measurement.tok_per_j),
-        j_per_tok=_estimate_or_none(measurement.j_per_tok),
+        tok_per_j=estimate_out(measurement.tok_per_j),
+        j_per_tok=estimate_out(measurement.j_per_tok),
         mean_power_w=measurement.mean_power_w,
         ttft_ms=_distribution(measurement.ttft),
         tpot_ms=_distribution(measurement.tpot),
         itl_ms=_distribution(measurement.itl),
         e2e_ms=_distribution(measurement.e2e),
-        energy=schemas.EnergyOut(
-            energy_j=reading.energy_j,
-            uncertainty_j=reading.uncertainty_j,
-            scope=reading.scope.value,
-            method=reading.method.value,
-            detail=reading.detail,
-            is_estimate=reading.is_estimate,
-            device_uuids=list(reading.device_uuids),
-            reasons=[str(reason) for reason in reading.reasons],
-            notes=[str(note) for note in reading.notes],
-        ),
+        energy=energy_out(measurement.reading),
+        host_energy=None if measurement.host is None else energy_out(measurement.host),
+        idle_power_w=measurement.idle_power_w,
         quality=None if measurement.quality is None else schemas.QualityOut(**dataclasses.asdict(measurement.quality)),
         engine=dataclasses.asdict(measurement.engine),
         reasons=list(measurement.reasons),
     )
+
+
+def energy_out(reading: Reading) -> schemas.EnergyOut:
+    """Return a reading's public form."""
+    return schemas.EnergyOut(
+        energy_j=reading.energy_j,
+        uncertainty_j=reading.uncertainty_j,
+        duration_s=reading.duration_s,
+        mean_power_w=reading.mean_power_w,
+        scope=reading.scope.value,
+        method=reading.method.value,
+        detail=reading.detail,
+        is_estimate=reading.is_estimate,
+        device_uuids=list(reading.device_uuids),
+        reasons=[str(reason) for reason in reading.reasons],
+        notes=[str(note) for note in reading.notes],
+        conditions=[_conditions_out(conditions) for conditions in reading.conditions],
+    )
+
+
+def estimate_out(estimate: Estimate | None) -> schemas.EstimateOut | None:
+    """Return a figure's public form; None stays None."""
+    return None if estimate is None else _estimate(estimate)
+
+
+def device_out(device: SeenDevice) -> schemas.DeviceOut:
+    """Return a device's public form."""
+    return schemas.DeviceOut(
+        uuid=device.info.uuid,
+        name=device.info.name,
+        kind=device.info.kind.value,
+        driver=device.info.driver,
+        details=dict(device.info.details),
+        capabilities=[schemas.CapabilityOut(**dataclasses.asdict(one)) for one in device.capabilities],
+        first_seen=device.first_seen,
+        last_seen=device.last_seen,
+        control_state=device.control_state.value,
+        control_detail=device.control_detail,
+    )
+
+
+def _conditions_out(conditions: Conditions) -> schemas.ConditionsOut:
+    fields = dataclasses.asdict(conditions)
+    fields["event_shares"] = [{"event": event, "share": share} for event, share in conditions.event_shares]
+    return schemas.ConditionsOut(**fields)
 
 
 def _point_out(trial: Trial, latency_metric: str, reference: float | None) -> schemas.PointOut:
@@ -169,10 +207,6 @@ def _estimate(estimate: Estimate) -> schemas.EstimateOut:
     return schemas.EstimateOut(value=estimate.value, low=estimate.low, high=estimate.high)
 
 
-def _estimate_or_none(estimate: Estimate | None) -> schemas.EstimateOut | None:
-    return None if estimate is None else _estimate(estimate)
-
-
 def _distribution(distribution: Distribution) -> schemas.DistributionOut:
-    figures = {name: _estimate_or_none(getattr(distribution, name)) for name in ("mean", "p50", "p90", "p95", "p99")}
+    figures = {name: estimate_out(getattr(distribution, name)) for name in ("mean", "p50", "p90", "p95", "p99")}
     return schemas.DistributionOut(count=distribution.count, **figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from tuner.errors import InvalidRequest
 from tuner.request import (
@@ -51,6 +51,7 @@ class WindowIn(_In):
     window_s: StrictFloat | StrictInt = WindowRule().window_s
     min_requests: StrictInt = WindowRule().min_requests
     max_window_s: StrictFloat | StrictInt | None = None
+    idle_s: StrictFloat | StrictInt = WindowRule().idle_s
 
     def to_rule(self) -> WindowRule:
         """Build the rule; raises InvalidRequest."""
@@ -75,6 +76,7 @@ class JobIn(_In):
     model: StrictStr
     engine: StrictStr = "embedded"
     device: StrictStr = "auto"
+    allow_device_control: StrictBool = False
     name: StrictStr = ""
     workload: WorkloadIn = Field(default_factory=WorkloadIn)
     sla: dict[str, StrictFloat | StrictInt] = Field(default_factory=dict)
@@ -91,6 +93,7 @@ class JobIn(_In):
             model=self.model,
             engine=self.engine,
             device=self.device,
+            allow_device_control=self.allow_device_control,
             name=self.name,
             workload=WorkloadSpec(
                 scenario=self.workload.scenario,
@@ -137,11 +140,39 @@ class DistributionOut(BaseModel):
     p99: EstimateOut | None
 
 
+class EventShareOut(BaseModel):
+    """How much of a window showed one reason for clocks below what they could be."""
+
+    #: As in `probes.clock_events`: sw_power_cap, hw_thermal ...
+    event: str
+    #: Of the samples, above 0 up to 1.
+    share: float
+
+
+class ConditionsOut(BaseModel):
+    """What one device was like over a window; null where it does not say."""
+
+    device_uuid: str
+    num_samples: int
+    mean_clock_mhz: float | None
+    lowest_clock_mhz: float | None
+    highest_clock_mhz: float | None
+    mean_memory_clock_mhz: float | None
+    start_temperature_c: float | None
+    end_temperature_c: float | None
+    highest_temperature_c: float | None
+    power_limit_w: float | None
+    event_shares: list[EventShareOut]
+
+
 class EnergyOut(BaseModel):
     """Where an energy figure comes from."""
 
     energy_j: float | None
     uncertainty_j: float | None
+    duration_s: float
+    #: Energy over time; null without energy.
+    mean_power_w: float | None
     #: What was inside the measurement: gpu, module, cpu_package, cpu_share ...
     scope: str
     #: How it was obtained: counter, integrated, estimate ...
@@ -153,6 +184,8 @@ class EnergyOut(BaseModel):
     #: Why the figure must not be used; empty means valid.
     reasons: list[str]
     notes: list[str]
+    #: One record a device; empty where nothing was read beside the power.
+    conditions: list[ConditionsOut]
 
 
 class QualityOut(BaseModel):
@@ -184,6 +217,10 @@ class MeasurementOut(BaseModel):
     itl_ms: DistributionOut
     e2e_ms: DistributionOut
     energy: EnergyOut
+    #: The host CPU's energy over the same window beside a GPU's; never added to it. Null where it was not measured.
+    host_energy: EnergyOut | None
+    #: With the model loaded and no requests, once a job; never subtracted. Null where it was not measured.
+    idle_power_w: float | None
     quality: QualityOut | None
     engine: dict[str, Any]
     reasons: list[str]
@@ -269,6 +306,65 @@ class JobOut(BaseModel):
     latency_metric: str
     sla: dict[str, float]
     knobs: dict[str, list[int | float | str]]
+
+
+class RunOut(BaseModel):
+    """A command that `wattfront measure` ran once."""
+
+    #: 128 and the signal's number where a signal ended it.
+    exit_code: int
+    energy: EnergyOut
+
+
+class MeasuredOut(BaseModel):
+    """What `wattfront measure` found; means are of the usable runs and null without one."""
+
+    command: list[str]
+    device_uuid: str
+    device_name: str
+    num_repeats: int
+    exit_code: int
+    #: Whether the figures of every run may be used.
+    is_valid: bool
+    energy_j: EstimateOut | None
+    mean_power_w: EstimateOut | None
+    duration_s: EstimateOut | None
+    runs: list[RunOut]
+    #: The device before the first run; never subtracted. Null when not asked for.
+    idle: EnergyOut | None
+
+
+class CapabilityOut(BaseModel):
+    """Whether one metric or control of a device can be had, found out by asking for it."""
+
+    name: str
+    is_available: bool
+    #: Why not, or what was seen.
+    reason: str
+
+
+class DeviceOut(BaseModel):
+    """A device as it was when a job last ran on it."""
+
+    uuid: str
+    name: str
+    kind: str
+    driver: str
+    #: PCI id, firmware, limits, governor: whatever else the device told, by name.
+    details: dict[str, str]
+    capabilities: list[CapabilityOut]
+    first_seen: datetime
+    last_seen: datetime
+    #: observed, controlled or restore_failed.
+    control_state: str
+    #: Who sets it, or what could not be put back.
+    control_detail: str | None
+
+
+class DevicesOut(BaseModel):
+    """Every device that a job ever ran on, last seen first."""
+
+    items: list[DeviceOut]
 
 
 class JobsOut(BaseModel):

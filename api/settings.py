@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import platformdirs
@@ -20,6 +21,17 @@ def _default_cache_dir() -> Path:
     return platformdirs.user_cache_path("wattfront")
 
 
+#: Where the guard, which runs as root, keeps its journal and its socket; everybody may look there.
+SYSTEM_STATE_DIR = Path("/var/lib/wattfront")
+GUARD_SOCKET = Path("/run/wattfront/guard.sock")
+
+
+def _default_state_dir() -> Path:
+    """Return the machine's folder for root and wherever a guard made it, else the user's own."""
+    is_shared = os.geteuid() == 0 or SYSTEM_STATE_DIR.is_dir()
+    return SYSTEM_STATE_DIR if is_shared else platformdirs.user_state_path("wattfront")
+
+
 class Settings(BaseSettings):
     """The operator's choices."""
 
@@ -34,6 +46,14 @@ class Settings(BaseSettings):
     #: Address and port of the web service.
     host: str = "127.0.0.1"
     port: int = Field(default=8710, ge=1, le=65535)
+    #: Whether jobs that ask for it may set clocks and power limits; without it every device is only observed.
+    allow_device_control: bool = False
+    #: Where it is written down what was found on a device before anything was set.
+    state_dir: Path = Field(default_factory=_default_state_dir)
+    #: Socket of `wattfront guard`; where it is there, clocks and limits are set through it.
+    guard_socket: Path = GUARD_SOCKET
+    #: The SM clock cap that an administrator had set before, by GPU UUID: the driver cannot tell.
+    prior_sm_clock_caps_mhz: dict[str, int] = Field(default_factory=dict)
     #: Watts of one core, idle and fully loaded, for the labelled estimate; see docs/measuring.md.
     cpu_core_idle_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     cpu_core_max_w: float | None = Field(default=None, gt=0, allow_inf_nan=False)

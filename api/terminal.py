@@ -16,10 +16,11 @@ from rich.text import Text
 
 from api.console import JobView, model_progress, print_front
 from api.jobfile import read_job
+from api.prepare import Prepared, prepare
 from api.records import front_of_job
 from api.settings import Settings
 from api.stores import Stores
-from api.worker import Listener, Prepared, prepare, run_job
+from api.worker import Listener, run_job
 from db.errors import LeaseLost
 from db.job import Claim, Job, JobState
 from tuner.trial import OUTCOMES
@@ -129,7 +130,7 @@ def print_total_time(console: Console) -> None:
 
 @contextmanager
 def _first_interrupt_stops(stop: threading.Event, say: Callable[[str], None]) -> Iterator[None]:
-    """Let the first Ctrl-C (or SIGTERM) ask for the end after the running window, and the second end at once."""
+    """Let the first Ctrl-C, SIGTERM or SIGHUP ask for the end after the running window, and the second end at once."""
 
     def handle(*_: object) -> None:
         if stop.is_set():
@@ -137,7 +138,7 @@ def _first_interrupt_stops(stop: threading.Event, say: Callable[[str], None]) ->
         stop.set()
         say("stopping after the running window; once more to stop at once")
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -7,57 +7,41 @@ one that ran as interrupted and tries its point once more.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import structlog
 
-from api.errors import BAD_INPUT, UsageError
+from api.errors import BAD_INPUT
+from api.heartbeat import LEASE_S, Heartbeat
+from api.owners import is_dead, owner_name
+from api.prepare import Prepared, here_uuids, prepare, probe_host
 from api.records import nearest_misses
 from api.settings import Settings
 from api.stores import Stores, utc_now
+from db.device import ControlState
 from db.errors import LeaseLost, StoreError
 from db.job import Claim, Job, JobState
 from db.trials import StartedTrial
-from engine.embedded.config import load_config
 from engine.embedded.gguf_file import Progress
-from engine.embedded.models import ModelFiles, resolve
 from engine.host import EngineHost
 from engine.serving import ServingEngine
 from engine.settings import EngineSettings
-from probes.cpu_estimate import CpuPowerModel
-from probes.detect import Host, find_device, list_devices
-from probes.device import Device
+from probes.control.opening import blocked, open_control, recover
+from probes.control.seam import DeviceControl
 from probes.errors import DeviceInUse
 from probes.holder import hold
-from probes.identity import start_of
+from probes.settings import DEVICE_KNOBS
 from tuner.bench import Bench
-from tuner.errors import InvalidRequest
 from tuner.pareto import front_of
 from tuner.point import OperatingPoint
-from tuner.request import TuneRequest
+from tuner.rig import DeviceRig
 from tuner.search import Search
-from tuner.space import SearchSpace, search_space
 from tuner.trial import Trial, TrialState
-from tuner.workload import max_context
 
 log = structlog.get_logger()
-
-LEASE_S = 60.0
-_HEARTBEAT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A request checked against this machine: everything that can be refused was refused."""
-
-    request: TuneRequest
-    device: Device
-    files: ModelFiles
-    space: SearchSpace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,56 +51,6 @@ class Listener:
     on_prepared: Callable[[Job, Prepared, int], None] = field(default=lambda job, prepared, num_done: None)
     on_trial_started: Callable[[int, OperatingPoint], None] = field(default=lambda number, point: None)
     on_trial: Callable[[Trial], None] = field(default=lambda trial: None)
-
-
-def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Prepared:
-    """Check a request against this machine and fetch its model.
-
-    Raises InvalidRequest, UnknownDevice, UnknownModel or CheckpointError, each naming what to correct.
-    """
-    device = find_device(request.device, list_devices(probe_host(settings)))
-    if device.power_source is None:
-        raise InvalidRequest(
-            "device", request.device, f"{device.info.name} gives no power reading; see wattfront doctor"
-        )
-    space = search_space(request, device)
-    files = _model_files(request.model, settings, progress)
-    limit, longest = load_config(files.folder).usable_context, max_context(request.workload)
-    if longest > limit:
-        raise InvalidRequest(
-            "workload",
-            f"{request.workload.prompt_tokens[1]} prompt + {request.workload.output_tokens[1]} output tokens",
-            f"together {longest}, but {request.model} has a context of {limit} tokens; nothing is truncated",
-        )
-    return Prepared(request=request, device=device, files=files, space=space)
-
-
-def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFiles:
-    """Fetch a model where it is not at hand, and check that its weights are all there."""
-    try:
-        files = resolve(model, cache_dir=settings.cache_dir, progress=progress)
-        from engine.embedded.weights import Weights  # brings torch, a matter of seconds that a wrong name need not wait
-
-        Weights(files.folder)
-    except OSError as error:
-        place = error.filename or settings.cache_dir
-        raise UsageError(
-            f"model is {model!r}: {place}: {error.strerror or error}; make room or give access there, or set "
-            f"WATTFRONT_CACHE_DIR, which is {settings.cache_dir}"
-        ) from error
-    return files
-
-
-def probe_host(settings: Settings) -> Host:
-    """Return what the probes ask of this machine, with the operator's wattages where they are set."""
-    if settings.cpu_core_idle_w is None or settings.cpu_core_max_w is None:
-        return Host()
-    model = CpuPowerModel(
-        idle_w=settings.cpu_core_idle_w,
-        max_w=settings.cpu_core_max_w,
-        origin="WATTFRONT_CPU_CORE_IDLE_W and WATTFRONT_CPU_CORE_MAX_W",
-    )
-    return Host(cpu_power=model)
 
 
 def run_job(
@@ -138,11 +72,13 @@ def run_job(
     job = stores.jobs.get(claim.job_id)
     logger = log.bind(job=job.id)
     logger.info("job_started", owner=claim.owner, resumed=job.resume_count)
-    with _Heartbeat(stores, claim) as heartbeat:
+    with Heartbeat(stores, claim) as heartbeat:
         try:
             prepared = prepare(job.request, settings, progress)
             with hold(prepared.device.info.uuid):
-                search = _run_trials(stores, claim, job, prepared, listener or Listener(), heartbeat, should_stop)
+                search = _run_trials(
+                    stores, claim, job, prepared, settings, listener or Listener(), heartbeat, should_stop
+                )
             _conclude(stores, claim, job, search, is_requeued=is_requeued)
         except LeaseLost:
             logger.warning("lease_lost")
@@ -161,7 +97,11 @@ def run_job(
 
 
 def work(stores: Stores, settings: Settings, *, should_stop: threading.Event, poll_s: float = 1.0) -> None:
-    """Run jobs as they come until told to stop; a job that fails is recorded and the next one is taken."""
+    """Run jobs as they come until told to stop; a job that fails is recorded and the next one is taken.
+
+    What a worker that was killed left set on a device is put back first.
+    """
+    give_back(stores, settings)
     while not should_stop.is_set():
         try:
             stores.jobs.expire(is_dead)
@@ -176,16 +116,23 @@ def work(stores: Stores, settings: Settings, *, should_stop: threading.Event, po
         should_stop.wait(poll_s)
 
 
-def owner_name() -> str:
-    """Name this process: host, process id, and its start, since process ids are used again."""
-    return f"{socket.gethostname()}:{os.getpid()}:{start_of(os.getpid())}"
-
-
-def is_dead(owner: str) -> bool:
-    """Tell whether an owner was a process of this machine that is gone; others are given their lease."""
-    host, _, rest = owner.rpartition(":")[0].rpartition(":")
-    started = owner.rpartition(":")[2]
-    return host == socket.gethostname() and rest.isdigit() and start_of(int(rest)) != started
+def give_back(stores: Stores, settings: Settings) -> None:
+    """Put back what a process that is gone left set on this machine's devices, and tell the store how it went."""
+    done = recover(
+        host=probe_host(settings),
+        state_dir=settings.state_dir,
+        guard_socket=settings.guard_socket,
+        prior_caps_mhz=settings.prior_sm_clock_caps_mhz,
+    )
+    for one in done:
+        log.warning("recovered", **dataclasses.asdict(one))
+    here, failed = here_uuids(probe_host(settings)), blocked(settings.state_dir)
+    for seen in stores.devices.list():
+        uuid = seen.info.uuid
+        if uuid in failed:
+            stores.devices.set_control(uuid, ControlState.RESTORE_FAILED, failed[uuid])
+        elif uuid in here and seen.control_state is not ControlState.OBSERVED:
+            stores.devices.set_control(uuid, ControlState.OBSERVED, None)
 
 
 def _run_trials(
@@ -193,8 +140,9 @@ def _run_trials(
     claim: Claim,
     job: Job,
     prepared: Prepared,
+    settings: Settings,
     listener: Listener,
-    heartbeat: _Heartbeat,
+    heartbeat: Heartbeat,
     should_stop: Callable[[], bool],
 ) -> Search:
     """Search, storing each trial as it ends."""
@@ -202,7 +150,7 @@ def _run_trials(
     stores.jobs.set_device(claim, prepared.device.info.uuid)
     history = stores.trials.history(job.id)
     listener.on_prepared(job, prepared, len(history))
-    with _bench(prepared) as bench:
+    with _bench(stores, prepared, settings) as bench:
         recorder = _Recorder(stores, claim, bench, listener)
         search = Search(
             job.request,
@@ -218,7 +166,7 @@ def _run_trials(
     return search
 
 
-def _reason_to_stop(heartbeat: _Heartbeat, should_stop: Callable[[], bool]) -> str | None:
+def _reason_to_stop(heartbeat: Heartbeat, should_stop: Callable[[], bool]) -> str | None:
     if heartbeat.is_lost:
         raise LeaseLost(heartbeat.claim.job_id, owner=heartbeat.claim.owner)
     if heartbeat.claim.cancel_requested:
@@ -267,15 +215,40 @@ def _fail(stores: Stores, claim: Claim, message: str) -> None:
 
 
 @contextlib.contextmanager
-def _bench(prepared: Prepared) -> Iterator[Bench]:
+def _bench(stores: Stores, prepared: Prepared, settings: Settings) -> Iterator[Bench]:
+    """Open a bench, with control of the device if the job searches a knob of it; give everything back after it."""
+
     def open_engine(settings: EngineSettings) -> ServingEngine:
         return EngineHost(settings, prepared.files.folder, model_hash=prepared.files.model_hash)
 
-    bench = Bench(prepared.request, prepared.device, open_engine)
+    control = _control(prepared, settings)
+    rig = DeviceRig(prepared.device, control=control, host=prepared.host_cpu)
+    uuid = prepared.device.info.uuid
+    if control is not None:
+        stores.devices.set_control(uuid, ControlState.CONTROLLED, control.description)
+    bench = Bench(prepared.request, prepared.device, open_engine, rig=rig)
     try:
         yield bench
     finally:
         bench.close()
+        rig.close()
+        if rig.restore_error is not None:
+            stores.devices.set_control(uuid, ControlState.RESTORE_FAILED, str(rig.restore_error))
+        elif control is not None:
+            stores.devices.set_control(uuid, ControlState.OBSERVED, None)
+
+
+def _control(prepared: Prepared, settings: Settings) -> DeviceControl | None:
+    if not any(knob.name in DEVICE_KNOBS for knob in prepared.space.knobs):
+        return None
+    return open_control(
+        prepared.device_uuids,
+        host=prepared.host,
+        state_dir=settings.state_dir,
+        guard_socket=settings.guard_socket,
+        prior_caps_mhz=settings.prior_sm_clock_caps_mhz,
+        label=f"job on {prepared.device.info.name}",
+    )
 
 
 class _Recorder:
@@ -312,32 +285,3 @@ class _Recorder:
             raise LeaseLost(self._claim.job_id, owner=self._claim.owner)
         log.info("trial_finished", job=self._claim.job_id, number=trial.number, state=trial.state.value,
                  reason=trial.reason, point=str(trial.point))  # fmt: skip
-
-
-class _Heartbeat:
-    """Keeps a claim alive in the background while the job runs, and learns whether its end was asked for."""
-
-    def __init__(self, stores: Stores, claim: Claim) -> None:
-        self.claim = claim
-        self.is_lost = False
-        self._stores = stores
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> _Heartbeat:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        while not self._ended.wait(_HEARTBEAT_S):
-            try:
-                self.claim = self._stores.jobs.heartbeat(self.claim, LEASE_S)
-            except LeaseLost:
-                self.is_lost = True
-                return
-            except StoreError as error:  # a busy database: the lease outlives several missed beats
-                log.warning("heartbeat_failed", error=str(error))

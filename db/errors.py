@@ -145,5 +145,5 @@ class DeviceNotStored(StoreError):
     """Call `DeviceStore.seen` before a job refers to the device."""
 
     def __init__(self, uuid: str) -> None:
-        super().__init__(f"device {uuid} was never stored; call DeviceStore.seen first")
+        super().__init__(f"device {uuid} was never stored: no job has run on it")
         self.uuid = uuid

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from db.codec import JsonValue, decode, encode, encode_fields
+from db.device import ControlState, SeenDevice
 from db.errors import RecordUnreadable
 from db.job import Claim, Job, JobState
 from db.tables import DeviceRow, FrontRow, JobRow, MeasurementRow, TrialRow
@@ -193,8 +194,21 @@ def device_columns(info: DeviceInfo, capabilities: Sequence[Capability]) -> dict
     }
 
 
-def device_info_of(row: DeviceRow) -> DeviceInfo:
-    """Return which device a row is about."""
+def seen_device_of(row: DeviceRow) -> SeenDevice:
+    """Return a row as what is known of a device."""
+    return SeenDevice(
+        info=_device_info_of(row),
+        capabilities=tuple(
+            decode(Capability, stored, f"capabilities[{i}]") for i, stored in enumerate(row.capabilities)
+        ),
+        first_seen=row.first_seen,
+        last_seen=row.last_seen,
+        control_state=ControlState(row.control_state),
+        control_detail=row.control_detail,
+    )
+
+
+def _device_info_of(row: DeviceRow) -> DeviceInfo:
     return DeviceInfo(
         uuid=row.uuid,
         name=row.name,
@@ -202,11 +216,6 @@ def device_info_of(row: DeviceRow) -> DeviceInfo:
         driver=row.driver,
         details=tuple((name, value) for name, value in row.details),
     )
-
-
-def capabilities_of(row: DeviceRow) -> tuple[Capability, ...]:
-    """Return what a device could do when it was last seen."""
-    return tuple(decode(Capability, stored, f"capabilities[{i}]") for i, stored in enumerate(row.capabilities))
 
 
 def _to_json(record: object, path: str) -> JsonObject:

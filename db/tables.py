@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from db.device import ControlState
 from db.errors import RecordNotStorable
 from db.job import JobState
 from tuner.trial import TrialState
@@ -103,7 +104,7 @@ class Base(DeclarativeBase):
     }
 
 
-def _one_of(column: str, values: type[JobState] | type[TrialState]) -> CheckConstraint:
+def _one_of(column: str, values: type[ControlState | JobState | TrialState]) -> CheckConstraint:
     listed = ", ".join(f"'{value.value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
@@ -112,6 +113,7 @@ class DeviceRow(Base):
     """A device that a worker opened."""
 
     __tablename__ = "devices"
+    __table_args__ = (_one_of("control_state", ControlState),)
 
     uuid: Mapped[str] = mapped_column(String(200), primary_key=True)
     name: Mapped[str] = mapped_column(PlainText)
@@ -121,6 +123,8 @@ class DeviceRow(Base):
     capabilities: Mapped[list[Any]]
     first_seen: Mapped[datetime]
     last_seen: Mapped[datetime]
+    control_state: Mapped[str] = mapped_column(String(20), server_default=ControlState.OBSERVED.value)
+    control_detail: Mapped[str | None] = mapped_column(PlainText)
 
 
 class JobRow(Base):

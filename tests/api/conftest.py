@@ -54,6 +54,8 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WATTFRONT_DATABASE_URL", f"sqlite:///{tmp_path}/store/wattfront.db")
     monkeypatch.setenv("WATTFRONT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("WATTFRONT_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("WATTFRONT_GUARD_SOCKET", str(tmp_path / "guard.sock"))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def use_script(monkeypatch: pytest.MonkeyPatch, script: Script) -> None:
     """Let the worker measure by script."""
 
     class ScriptedBench:
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, rig: object) -> None:
             pass
 
         def measure(self, point: OperatingPoint) -> Outcome:

@@ -190,7 +190,10 @@ def test_an_outdated_database_is_not_ready(client: TestClient, stores: Stores) -
     assert "the database has no tables yet" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/jobs", "/v1/jobs/0000", "/healthz", "/static/style.css", "/nothing"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v1/jobs", "/v1/jobs/0000", "/v1/devices", "/v1/devices/0", "/healthz", "/static/style.css", "/nothing"],
+)
 def test_every_answer_has_the_security_headers(client: TestClient, path: str) -> None:
     """Pages, data, problems and files forbid foreign scripts, framing and guessing of types."""
     headers = client.get(path).headers
@@ -211,9 +214,10 @@ def test_loopback_names_are_served(client: TestClient, host: str) -> None:
     assert client.get("/v1/jobs", headers={"host": host}).status_code == 200
 
 
-def test_jobs_are_read_only(client: TestClient) -> None:
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/devices"])
+def test_the_interface_is_read_only(client: TestClient, path: str) -> None:
     """Nothing can be posted, deleted or changed in this version."""
-    assert {405} == {client.request(method, "/v1/jobs").status_code for method in ("POST", "PUT", "DELETE", "PATCH")}
+    assert {405} == {client.request(method, path).status_code for method in ("POST", "PUT", "DELETE", "PATCH")}
 
 
 @pytest.mark.parametrize("modules", ["api.app", "api.cli, api.console, api.records, api.stores"])
@@ -236,6 +240,8 @@ def test_the_schema_is_published(client: TestClient) -> None:
         "/v1/jobs/{job_id}",
         "/v1/jobs/{job_id}/trials",
         "/v1/jobs/{job_id}/front",
+        "/v1/devices",
+        "/v1/devices/{uuid}",
         "/healthz",
         "/readyz",
     } == set(paths)

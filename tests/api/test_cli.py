@@ -20,9 +20,10 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from api.cli import cli
+from api.heartbeat import LEASE_S
+from api.owners import owner_name
 from api.settings import Settings
 from api.stores import Stores
-from api.worker import LEASE_S, owner_name
 from db.job import JobState
 from probes.detect import find_device, list_devices
 from probes.device import Method, Scope

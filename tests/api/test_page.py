@@ -14,7 +14,16 @@ from db.job import JobState
 from probes.device import Method, Scope
 from tests.api.commands import FinishedJob
 from tests.api.scripted import claimed
-from tests.db.factories import make_measurement, make_point, make_reading, make_request, make_trial
+from tests.db.factories import (
+    make_capability,
+    make_conditions,
+    make_device,
+    make_measurement,
+    make_point,
+    make_reading,
+    make_request,
+    make_trial,
+)
 from tuner.measurement import Distribution, Estimate
 from tuner.pareto import front_of
 from tuner.trial import Trial, TrialState
@@ -64,7 +73,9 @@ def test_text_is_shown_as_text(client: TestClient, stores: Stores, at: str) -> N
 
 def test_no_page_loads_anything_from_elsewhere(client: TestClient, stores: Stores) -> None:
     """Pages have no scripts, no inline style, and no address of another site."""
-    page = client.get(f"/jobs/{job_with(stores, make_trial())}").text
+    stores.devices.seen(make_device(), [make_capability()])
+    stores.devices.set_control("GPU-1", "restore_failed", "not permitted")
+    page = client.get("/").text + client.get(f"/jobs/{job_with(stores, make_trial())}").text
     for foreign in ("<script", "style=", "http://", "https://", "//cdn"):
         assert foreign not in page
 
@@ -119,6 +130,88 @@ def test_failed_trials_are_shown_with_their_reason(client: TestClient, stores: S
     page = client.get(f"/jobs/{job_with(stores, failed)}").text
     assert 'failed<span class="quiet">: engine process 7 ended</span>' in page
     assert "<figure>" not in page
+
+
+@pytest.mark.parametrize("at", ["/", "/jobs/{}"])
+def test_a_device_that_could_not_be_restored_is_on_every_page(client: TestClient, stores: Stores, at: str) -> None:
+    """Each page names the device, what went wrong in escaped words, and the command; until then there is no banner."""
+    for uuid in ("GPU-1", "GPU-2"):
+        stores.devices.seen(make_device(uuid=uuid, name=f"NVIDIA {uuid}"), [])
+    stores.devices.set_control("GPU-2", "controlled", "the guard")
+    path = at.format(job_with(stores, make_trial()))
+    assert "alarm" not in client.get(path).text
+    stores.devices.set_control("GPU-1", "restore_failed", SCRIPT)
+    banner = client.get(path).text.partition('role="alert"')[2].partition("</div>")[0]
+    assert "<b>NVIDIA GPU-1</b>" in banner
+    assert "&lt;script&gt;" in banner
+    assert SCRIPT not in banner
+    assert "<code>wattfront restore</code>" in banner
+    assert "GPU-2" not in banner
+    stores.devices.set_control("GPU-1", "observed", None)
+    assert "alarm" not in client.get(path).text
+
+
+def test_the_index_lists_the_devices(client: TestClient, stores: Stores) -> None:
+    """Each device has its name, where its energy comes from (not a knob it has), and who sets it."""
+    assert "<h2>Devices</h2>" not in client.get("/").text
+    knob = make_capability(name="sm_clock_cap_mhz", reason="210 to 1980 MHz")
+    absent = make_capability(name="NVML total energy counter", is_available=False, reason="not supported")
+    field = make_capability(name="NVML instant power of the gpu, field 186", reason="reads 300.0 W")
+    stores.devices.seen(make_device(), [knob, absent, field])
+    stores.devices.seen(make_device(uuid="CPU-1", name="EPYC"), [absent])
+    stores.devices.set_control("GPU-1", "controlled", "the guard")
+    page = client.get("/").text.partition("<h2>Devices</h2>")[2]
+    assert "NVML instant power of the gpu, field 186" in page
+    assert "total energy counter" not in page
+    assert '<span class="quiet">nothing</span>' in page
+    assert '<span class="state controlled">controlled</span> <span class="quiet">the guard</span>' in page
+    assert '<span class="state observed">observed</span>' in page
+
+
+def test_clocks_are_shown_where_there_are_any(client: TestClient, stores: Stores) -> None:
+    """A trial on a GPU has its mean clock, and says where the power limit held it down; a CPU's table has no column."""
+    assert "Mean clock" not in client.get(f"/jobs/{job_with(stores, make_trial())}").text
+    limited = make_reading(conditions=(make_conditions(),), notes=("power_limited",))
+    unknown = make_reading(conditions=(make_conditions(mean_clock_mhz=None),))
+    job_id = job_with(
+        stores,
+        make_trial(measurement=make_measurement(reading=limited)),
+        make_trial(number=1, measurement=make_measurement(reading=unknown)),
+        make_trial(number=2, state=TrialState.FAILED, reason="engine_died", measurement=None),
+    )
+    page = client.get(f"/jobs/{job_id}").text
+    assert "Mean clock, MHz" in page
+    assert '<td class="n">1398 <span class="quiet">power limited</span></td>' in page
+    rows = page.partition("<h2>Trials</h2>")[2].split("<tr")[1:]
+    assert [row.count("<td") + row.count("<th") - row.count("<thead") for row in rows] == [11, 11, 11, 11]
+
+
+def test_the_hosts_power_and_idle_power_are_shown_apart(client: TestClient, stores: Stores) -> None:
+    """Beside a GPU's figures the host CPU's watts have a column, empty where they are not valid; idle power a line."""
+    host = make_reading(scope=Scope.CPU_PACKAGE, energy_j=2490.0)
+    broken = make_reading(scope=Scope.CPU_PACKAGE, energy_j=2490.0, reasons=("counter_reset",))
+    page = client.get(
+        "/jobs/"
+        + job_with(
+            stores,
+            make_trial(measurement=make_measurement(host=host, idle_power_w=76.0)),
+            make_trial(number=1, measurement=make_measurement(host=broken)),
+        )
+    ).text
+    assert page.count("83.0") == 1
+    assert "Host CPU, W" in page
+    assert "scope <b>cpu_package</b>" in page
+    assert "With the model loaded and no requests: 76.0 W, subtracted from nothing." in page
+
+
+def test_a_counters_steps_are_no_systematic_uncertainty(client: TestClient, stores: Stores) -> None:
+    """Only an estimate's uncertainty is common to all points; a counter's is told as its steps."""
+    page = client.get(f"/jobs/{job_with(stores, make_trial())}").text
+    assert "the steps of reading it are worth about ±0.17 %" in page
+    assert "Systematic uncertainty" not in page
+    estimated = make_reading(method=Method.ESTIMATE, uncertainty_j=165.0)
+    page = client.get(f"/jobs/{job_with(stores, make_trial(measurement=make_measurement(reading=estimated)))}").text
+    assert "Systematic uncertainty about ±55 %" in page
 
 
 def test_every_figure_of_the_front_has_its_interval(client: TestClient, stores: Stores) -> None:

@@ -8,11 +8,28 @@ from datetime import timedelta
 
 import pytest
 
-from api.records import MAX_MISSES, front_of_job, front_out, job_out, measurement_out, nearest_misses, trial_out
+from api.records import (
+    MAX_MISSES,
+    energy_out,
+    front_of_job,
+    front_out,
+    job_out,
+    measurement_out,
+    nearest_misses,
+    trial_out,
+)
 from api.stores import Stores
 from probes.device import Method, Scope
 from tests.api.scripted import claimed
-from tests.db.factories import START, make_measurement, make_point, make_reading, make_request, make_trial
+from tests.db.factories import (
+    START,
+    make_conditions,
+    make_measurement,
+    make_point,
+    make_reading,
+    make_request,
+    make_trial,
+)
 from tuner.measurement import Distribution, Estimate, Quality
 from tuner.objectives import violations
 from tuner.pareto import front_of
@@ -71,6 +88,33 @@ def test_energy_is_told_with_where_it_comes_from(method: Method, is_estimate: bo
     energy = measurement_out(make_measurement(reading=reading)).energy
     assert ("cpu_share", method.value, is_estimate) == (energy.scope, energy.method, energy.is_estimate)
     assert (energy.reasons, energy.notes, energy.device_uuids) == (["counter_reset"], ["idle before: 60 W"], ["GPU-1"])
+
+
+def test_conditions_are_told_with_the_energy() -> None:
+    """Clocks, temperatures, limit and the shares of clock events stand beside the energy, one record a device."""
+    reading = make_reading(conditions=(make_conditions(), make_conditions(device_uuid="GPU-2", mean_clock_mhz=None)))
+    first, second = measurement_out(make_measurement(reading=reading)).energy.conditions
+    assert (first.device_uuid, first.mean_clock_mhz, first.power_limit_w) == ("GPU-1", 1397.5, 500.0)
+    assert [(one.event, one.share) for one in first.event_shares] == [("sw_power_cap", 0.8), ("hw_slowdown", 0.003)]
+    assert (second.device_uuid, second.mean_clock_mhz) == ("GPU-2", None)
+    assert measurement_out(make_measurement()).energy.conditions == []
+
+
+def test_the_hosts_energy_is_told_apart() -> None:
+    """The host CPU's energy and idle power stand beside the device's, which stays what it was."""
+    host = make_reading(scope=Scope.CPU_PACKAGE, energy_j=900.0, device_uuids=("CPU-1",))
+    shown = measurement_out(make_measurement(host=host, idle_power_w=76.0))
+    assert shown.host_energy is not None
+    assert (shown.host_energy.energy_j, shown.host_energy.mean_power_w, shown.idle_power_w) == (900.0, 30.0, 76.0)
+    assert (shown.energy.energy_j, shown.mean_power_w) == (300.0, 10.0)
+    alone = measurement_out(make_measurement())
+    assert (alone.host_energy, alone.idle_power_w) == (None, None)
+
+
+def test_energy_that_is_not_there_has_no_power() -> None:
+    """Without joules there are no mean watts: both are null, the duration is known all the same."""
+    energy = energy_out(make_reading(energy_j=None, uncertainty_j=None))
+    assert (energy.energy_j, energy.mean_power_w, energy.duration_s) == (None, None, 30.0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

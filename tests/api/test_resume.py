@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from api.heartbeat import LEASE_S
 from api.stores import Stores, utc_now
-from api.worker import LEASE_S
 from db.job import Job, JobState
 from db.jobs import JobStore
 from tests.api.commands import (

@@ -15,9 +15,12 @@ import pytest
 import structlog
 
 from api.errors import UsageError
+from api.heartbeat import LEASE_S
+from api.owners import is_dead, owner_name
+from api.prepare import prepare
 from api.settings import Settings
 from api.stores import Stores, utc_now
-from api.worker import LEASE_S, is_dead, owner_name, prepare, run_job, work
+from api.worker import run_job, work
 from db.job import Claim, Job, JobState
 from db.jobs import JobStore
 from engine.errors import CheckpointError, UnknownModel
@@ -186,7 +189,7 @@ def test_a_cancelled_job_ends_after_its_trial(
     run: Run, claim: Claim, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request for a job's end reaches its worker with a heartbeat; the trial that runs then is kept."""
-    monkeypatch.setattr("api.worker._HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("api.heartbeat._HEARTBEAT_S", 0.01)
 
     def script(point: OperatingPoint) -> Outcome:
         stores.jobs.request_cancel(claim.job_id)
@@ -231,7 +234,7 @@ def test_a_lost_lease_is_noticed_by_the_heartbeat(
     run: Run, claim: Claim, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job taken over between two trials gets no further trial from its old worker."""
-    monkeypatch.setattr("api.worker._HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("api.heartbeat._HEARTBEAT_S", 0.01)
     use_script(monkeypatch, complete)
 
     def should_stop() -> bool:
@@ -245,7 +248,7 @@ def test_a_lost_lease_is_noticed_by_the_heartbeat(
 
 def test_a_slow_trial_keeps_its_lease(run: Run, claim: Claim, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a trial runs, heartbeats move the end of the lease on, so that nobody else can take the job."""
-    monkeypatch.setattr("api.worker._HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("api.heartbeat._HEARTBEAT_S", 0.01)
 
     def script(point: OperatingPoint) -> Outcome:
         wait_for_a_beat(stores, claim)
@@ -273,7 +276,7 @@ def test_this_process_is_alive() -> None:
 
 def test_a_process_that_ended_is_dead() -> None:
     """A worker of this machine whose process is gone is dead, also while nobody has reaped it."""
-    code = "from api.worker import owner_name; print(owner_name(), flush=True); input()"
+    code = "from api.owners import owner_name; print(owner_name(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -300,7 +303,7 @@ def test_a_process_id_that_was_used_again_is_dead() -> None:
         ({"device": "cuda:77"}, UnknownDevice, "there is no device 'cuda:77'"),
         ({"engine": "warp"}, InvalidRequest, "engine is 'warp'"),
         ({"model": "no-such-model"}, UnknownModel, "model is 'no-such-model'"),
-        ({"knobs": (KnobRange(name="sm_clock_cap_mhz", values=(1200,)),)}, InvalidRequest, "sets no clocks"),
+        ({"knobs": (KnobRange(name="sm_clock_cap_mhz", values=(1200,)),)}, InvalidRequest, "is only observed unless"),
         (
             {"workload": WorkloadSpec(prompt_tokens=(8, 505), output_tokens=(4, 8))},
             InvalidRequest,
@@ -332,7 +335,7 @@ def test_a_folder_that_cannot_be_read_is_named(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(folder / "model.safetensors"))
 
-    monkeypatch.setattr("api.worker.resolve", refuse)
+    monkeypatch.setattr("api.prepare.resolve", refuse)
     with pytest.raises(UsageError, match=r"model\.safetensors: Permission denied; make room or give access there"):
         prepare(tiny_request(folder), settings, lambda what, share: None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.settings import EngineInfo
-from probes.device import Capability, DeviceInfo, DeviceKind, Method, PowerSample, Reading, Scope
+from probes.device import Capability, Conditions, DeviceInfo, DeviceKind, Method, PowerSample, Reading, Scope
 from tuner.measurement import Distribution, Estimate, Measurement, Quality
 from tuner.point import OperatingPoint
 from tuner.request import Budget, KnobRange, Limit, TuneRequest, WorkloadSpec
@@ -66,6 +66,23 @@ def make_reading(**changes: Any) -> Reading:
         trace=tuple(PowerSample(time_s=10.0 + i, power_w=9.5 + i / 7) for i in range(5)),
     )
     return replace(reading, **changes)
+
+
+def make_conditions(**changes: Any) -> Conditions:
+    conditions = Conditions(
+        device_uuid="GPU-1",
+        num_samples=300,
+        mean_clock_mhz=1397.5,
+        lowest_clock_mhz=1365.0,
+        highest_clock_mhz=1410.0,
+        mean_memory_clock_mhz=2619.0,
+        start_temperature_c=55.0,
+        end_temperature_c=61.0,
+        highest_temperature_c=62.0,
+        power_limit_w=500.0,
+        event_shares=(("sw_power_cap", 0.8), ("hw_slowdown", 0.003)),
+    )
+    return replace(conditions, **changes)
 
 
 def make_engine_info(**changes: Any) -> EngineInfo:

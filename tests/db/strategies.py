@@ -7,7 +7,7 @@ from datetime import timedelta, timezone
 from hypothesis import strategies as st
 
 from engine.settings import EngineInfo
-from probes.device import Method, PowerSample, Reading, Scope
+from probes.device import Conditions, Method, PowerSample, Reading, Scope
 from tuner.measurement import Distribution, Estimate, Measurement, Quality
 from tuner.pareto import Front
 from tuner.point import OperatingPoint
@@ -42,6 +42,20 @@ distributions = st.builds(
     p95=st.none() | estimates,
     p99=st.none() | estimates,
 )
+conditions = st.builds(
+    Conditions,
+    device_uuid=words,
+    num_samples=counts,
+    mean_clock_mhz=st.none() | finite,
+    lowest_clock_mhz=st.none() | finite,
+    highest_clock_mhz=st.none() | finite,
+    mean_memory_clock_mhz=st.none() | finite,
+    start_temperature_c=st.none() | finite,
+    end_temperature_c=st.none() | finite,
+    highest_temperature_c=st.none() | finite,
+    power_limit_w=st.none() | finite,
+    event_shares=st.lists(st.tuples(words, finite), max_size=2).map(tuple),
+)
 readings = st.builds(
     Reading,
     energy_j=st.none() | finite,
@@ -55,6 +69,7 @@ readings = st.builds(
     reasons=names,
     notes=names,
     trace=st.lists(st.builds(PowerSample, time_s=finite, power_w=finite), max_size=3).map(tuple),
+    conditions=st.lists(conditions, max_size=2).map(tuple),
 )
 engine_infos = st.builds(EngineInfo, start_s=finite, pids=st.lists(counts, max_size=2).map(tuple))
 measurements = st.builds(
@@ -71,6 +86,9 @@ measurements = st.builds(
     itl=distributions,
     e2e=distributions,
     reading=readings,
+    host=st.none() | readings,
+    idle_power_w=st.none() | finite,
+    driver=st.none() | words,
     engine=engine_infos,
     quality=st.none()
     | st.builds(Quality, num_tokens=counts, perplexity=finite, perplexity_ratio=finite, top1_agreement=finite),
@@ -113,6 +131,7 @@ requests = st.builds(
     model=st.text(min_size=1, max_size=8).filter(str.strip),
     engine=words,
     device=words,
+    allow_device_control=st.booleans(),
     workload=st.builds(
         WorkloadSpec,
         scenario=st.just("closed"),
@@ -136,6 +155,7 @@ requests = st.builds(
         window_s=positive,
         max_window_s=st.just(86_400.0),
         min_requests=st.integers(0, 1_000_000),
+        idle_s=st.floats(0, 3600),
     ),
     quality=st.builds(QualityGate, max_perplexity_ratio=st.floats(1.0, 10.0)),
     name=words,

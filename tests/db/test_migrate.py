@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -17,20 +18,31 @@ from sqlalchemy import inspect, text
 
 from db import migrate
 from db.database import Database
+from db.device import ControlState
+from db.devices import DeviceStore
 from db.errors import MigrationFailed, SchemaOutdated, SchemaTooNew, StoreError
 from db.fronts import FrontStore
 from db.jobs import JobStore
 from db.tables import Base
 from db.trials import TrialStore
-from tests.db.factories import REPOSITORY, START, make_point, make_request, make_trial
+from tests.db.factories import (
+    REPOSITORY,
+    START,
+    make_capability,
+    make_device,
+    make_point,
+    make_request,
+    make_trial,
+)
 from tuner.pareto import front_of
 
 UPGRADE = "import sys; from db import migrate; from db.database import Database; migrate.upgrade(Database(sys.argv[1]))"
+HEAD = migrate.head()
 
-SECOND = """
+NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "9999", "{head}", None, None
 
 def upgrade():
     with op.batch_alter_table("jobs", recreate="{recreate}") as batch:
@@ -47,16 +59,16 @@ def downgrade():
 
 @pytest.fixture
 def later_version(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a second revision can be written; the program believes it is its own."""
+    """Where a further revision can be written; the program believes it is its own."""
     with as_file(files("db") / "migrations") as scripts:
         shutil.copytree(scripts, tmp_path / "migrations")
     monkeypatch.setattr(migrate, "SCRIPTS", str(tmp_path / "migrations"))
-    return tmp_path / "migrations" / "versions" / "0002_priority.py"
+    return tmp_path / "migrations" / "versions" / "9999_priority.py"
 
 
-def second(database: Database, then: str = "pass") -> str:
+def next_revision(database: Database, then: str = "pass") -> str:
     """A revision that rebuilds a parent table where the backend needs that."""
-    return SECOND.format(recreate="always" if database.is_sqlite else "auto", then=then)
+    return NEXT.format(head=HEAD, recreate="always" if database.is_sqlite else "auto", then=then)
 
 
 @pytest.fixture
@@ -130,12 +142,12 @@ def test_rebuilding_a_parent_table_keeps_its_children(
 ) -> None:
     """Up, down and up again over a rebuilt jobs table, every row and constraint is there and foreign keys work."""
     constraints = names_of_constraints(database)
-    later_version.write_text(second(database))
+    later_version.write_text(next_revision(database))
     for _ in range(2):
         migrate.upgrade(database)
         assert rows == count_rows(database)
         assert constraints | {"ck_jobs_priority"} == names_of_constraints(database)
-        migrate.downgrade(database, "0001")
+        migrate.downgrade(database, HEAD)
         assert rows == count_rows(database)
         assert constraints == names_of_constraints(database)
     with database.transaction() as session:
@@ -143,18 +155,37 @@ def test_rebuilding_a_parent_table_keeps_its_children(
     assert dict.fromkeys(rows, 0) == count_rows(database)
 
 
+def test_devices_seen_by_the_first_version_were_observed(
+    database: Database, jobs: JobStore, devices: DeviceStore
+) -> None:
+    """Up from 0001 a device is observed; down and up again its rows and its jobs are there, and who set it is not."""
+    devices.seen(make_device(), [make_capability()])
+    claim = jobs.claim(jobs.create(make_request()).id, "host:1", 60)
+    jobs.set_device(claim, "GPU-1")
+    constraints = names_of_constraints(database)
+    for _ in range(2):
+        devices.set_control("GPU-1", "restore_failed", "the GPU has fallen off the bus")
+        before = devices.get("GPU-1")
+        migrate.downgrade(database, "0001")
+        assert constraints - {"ck_devices_control_state"} == names_of_constraints(database)
+        migrate.upgrade(database)
+        assert replace(before, control_state=ControlState.OBSERVED, control_detail=None) == devices.get("GPU-1")
+        assert constraints == names_of_constraints(database)
+        assert jobs.get(claim.job_id).device_uuid == "GPU-1"
+
+
 def test_a_failed_upgrade_leaves_the_old_version(
     database: Database, rows: dict[str, int], later_version: Path, jobs: JobStore
 ) -> None:
     """An upgrade that breaks half way changes nothing: version, rows and tables are usable as before."""
     tables = table_names(database)
-    later_version.write_text(second(database, then="raise RuntimeError('power cut')"))
+    later_version.write_text(next_revision(database, then="raise RuntimeError('power cut')"))
     with pytest.raises(RuntimeError, match="power cut"):
         migrate.upgrade(database)
-    assert migrate.current(database) == "0001"
+    assert migrate.current(database) == HEAD
     assert (rows, tables) == (count_rows(database), table_names(database))
     jobs.create(make_request())
-    later_version.write_text(second(database))
+    later_version.write_text(next_revision(database))
     migrate.upgrade(database)
     assert rows | {"jobs": 2} == count_rows(database)
 
@@ -165,7 +196,7 @@ def test_rows_that_would_point_nowhere_stop_an_upgrade(
     """A migration that loses the parents of rows is undone and says which rows they were."""
     if not database.is_sqlite:
         pytest.skip("PostgreSQL keeps foreign keys on during migrations")
-    later_version.write_text(second(database, then="op.execute('DELETE FROM jobs')"))
+    later_version.write_text(next_revision(database, then="op.execute('DELETE FROM jobs')"))
     with pytest.raises(MigrationFailed, match=r"6 rows would point nowhere \(fronts -> jobs, trials -> jobs\)"):
         migrate.upgrade(database)
     assert rows == count_rows(database)
@@ -176,29 +207,29 @@ def test_rows_that_would_point_nowhere_stop_an_upgrade(
 def test_a_database_without_tables_is_outdated(empty_database: Database) -> None:
     """A new database is refused with the command that prepares it."""
     with pytest.raises(
-        SchemaOutdated, match=r"has no tables yet, this program needs 0001; `wattfront jobs` upgrades it"
+        SchemaOutdated, match=rf"has no tables yet, this program needs {HEAD}; `wattfront jobs` upgrades it"
     ):
         migrate.require_current(empty_database)
 
 
 def test_an_older_database_is_outdated(database: Database, later_version: Path) -> None:
     """A database of an older version is refused with both versions and the remedy."""
-    later_version.write_text(second(database))
+    later_version.write_text(next_revision(database))
     with pytest.raises(
-        SchemaOutdated, match=r"is at schema version 0001, this program needs 0002; `wattfront jobs` upgrades it"
+        SchemaOutdated, match=rf"is at schema version {HEAD}, this program needs 9999; `wattfront jobs` upgrades it"
     ):
         migrate.require_current(database)
 
 
 def test_a_newer_database_is_too_new(database: Database, later_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database of a newer version is refused with both versions, and is not touched."""
-    later_version.write_text(second(database))
+    later_version.write_text(next_revision(database))
     migrate.upgrade(database)
     monkeypatch.undo()
     for use in (migrate.require_current, migrate.upgrade):
-        with pytest.raises(SchemaTooNew, match=r"at schema version 0002, .* \(it needs 0001\); install the newer"):
+        with pytest.raises(SchemaTooNew, match=rf"at schema version 9999, .* \(it needs {HEAD}\); install the newer"):
             use(database)
-    assert migrate.current(database) == "0002"
+    assert migrate.current(database) == "9999"
 
 
 def test_going_back_to_an_unknown_version_is_refused(database: Database) -> None:

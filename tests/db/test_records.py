@@ -16,8 +16,17 @@ from hypothesis import given
 
 from db import records
 from db.errors import RecordNotStorable, RecordUnreadable
+from probes.device import Scope
 from tests.db import strategies
-from tests.db.factories import REPOSITORY, make_measurement, make_point, make_reading, make_request, make_trial
+from tests.db.factories import (
+    REPOSITORY,
+    make_conditions,
+    make_measurement,
+    make_point,
+    make_reading,
+    make_request,
+    make_trial,
+)
 from tuner.measurement import Estimate, Measurement
 from tuner.pareto import Front
 from tuner.point import OperatingPoint
@@ -50,6 +59,14 @@ def test_points_round_trip(point: OperatingPoint) -> None:
 @given(strategies.measurements)
 def test_measurements_round_trip(measurement: Measurement) -> None:
     """Every figure of a measurement comes back bit for bit, trace and intervals included."""
+    assert measurement == records.measurement_from_json(through_json(records.measurement_to_json(measurement)))
+
+
+def test_conditions_and_the_hosts_energy_round_trip() -> None:
+    """What the device was like, and the host CPU's own reading beside it, come back with the measurement."""
+    host = make_reading(scope=Scope.CPU_PACKAGE, device_uuids=("CPU-1",))
+    reading = make_reading(conditions=(make_conditions(), make_conditions(device_uuid="GPU-2", event_shares=())))
+    measurement = make_measurement(reading=reading, host=host)
     assert measurement == records.measurement_from_json(through_json(records.measurement_to_json(measurement)))
 
 

@@ -1,0 +1,124 @@
+"""A request checked against this machine before anything runs: device, control, knobs, model, context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from api.errors import UsageError
+from api.settings import Settings
+from engine.embedded.config import load_config
+from engine.embedded.gguf_file import Progress
+from engine.embedded.models import ModelFiles, resolve
+from probes.control.opening import blocked
+from probes.cpu.cpu_estimate import CpuPowerModel
+from probes.detect import Host, find_device, list_devices
+from probes.device import Device, DeviceKind, Method
+from probes.errors import RestoreFailed
+from tuner.errors import InvalidRequest
+from tuner.request import TuneRequest
+from tuner.space import SearchSpace, search_space
+from tuner.workload import max_context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request checked against this machine: everything that can be refused was refused."""
+
+    request: TuneRequest
+    device: Device
+    files: ModelFiles
+    space: SearchSpace
+    #: Where the device was found, for whoever sets it.
+    host: Host
+    #: The host's CPU, where its energy is measured and the device is another.
+    host_cpu: Device | None = None
+
+    @property
+    def device_uuids(self) -> tuple[str, ...]:
+        """The devices that the job uses."""
+        return tuple(self.device.info.uuid.split("+"))
+
+
+def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Prepared:
+    """Check a request against this machine and fetch its model.
+
+    Raises InvalidRequest, UnknownDevice, RestoreFailed, UnknownModel or CheckpointError, each naming what to correct.
+    """
+    host = probe_host(settings)
+    devices = list_devices(host)
+    device = find_device(request.device, devices)
+    _require_usable(request, device, settings)
+    space = search_space(request, device)
+    files = _model_files(request.model, settings, progress)
+    limit, longest = load_config(files.folder).usable_context, max_context(request.workload)
+    if longest > limit:
+        raise InvalidRequest(
+            "workload",
+            f"{request.workload.prompt_tokens[1]} prompt + {request.workload.output_tokens[1]} output tokens",
+            f"together {longest}, but {request.model} has a context of {limit} tokens; nothing is truncated",
+        )
+    host_cpu = _measured_cpu(devices) if device.info.kind is DeviceKind.GPU else None
+    return Prepared(request=request, device=device, files=files, space=space, host=host, host_cpu=host_cpu)
+
+
+def probe_host(settings: Settings) -> Host:
+    """Return what the probes ask of this machine, with the operator's wattages where they are set."""
+    if settings.cpu_core_idle_w is None or settings.cpu_core_max_w is None:
+        return Host()
+    model = CpuPowerModel(
+        idle_w=settings.cpu_core_idle_w,
+        max_w=settings.cpu_core_max_w,
+        origin="WATTFRONT_CPU_CORE_IDLE_W and WATTFRONT_CPU_CORE_MAX_W",
+    )
+    return Host(cpu_power=model)
+
+
+def here_uuids(host: Host) -> frozenset[str]:
+    """Return the UUIDs of this machine's devices."""
+    return frozenset(device.info.uuid for device in list_devices(host))
+
+
+def _require_usable(request: TuneRequest, device: Device, settings: Settings) -> None:
+    """Refuse a device that cannot be measured, is blocked, or may not be set though the job asks for it."""
+    if device.power_source is None:
+        raise InvalidRequest(
+            "device", request.device, f"{device.info.name} gives no power reading; see wattfront doctor"
+        )
+    if "+" in device.info.uuid:
+        raise InvalidRequest("device", request.device, "the embedded engine runs on one GPU; name one")
+    if request.allow_device_control and not settings.allow_device_control:
+        raise InvalidRequest(
+            "allow_device_control",
+            True,
+            "this machine's operator has not set WATTFRONT_ALLOW_DEVICE_CONTROL=true, so its devices are only observed",
+        )
+    failed = blocked(settings.state_dir)
+    for uuid in device.info.uuid.split("+"):
+        if uuid in failed:
+            raise RestoreFailed(
+                f"device {uuid} is blocked: what was found there could not be put back ({failed[uuid]}); "
+                "run `wattfront restore` as root"
+            )
+
+
+def _measured_cpu(devices: tuple[Device, ...]) -> Device | None:
+    """Return the host's CPU if its energy is measured: an estimate beside a measurement would only confuse."""
+    cpus = [device for device in devices if device.info.kind is DeviceKind.CPU]
+    source = cpus[0].power_source if cpus else None
+    return cpus[0] if source is not None and source.method is not Method.ESTIMATE else None
+
+
+def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFiles:
+    """Fetch a model where it is not at hand, and check that its weights are all there."""
+    try:
+        files = resolve(model, cache_dir=settings.cache_dir, progress=progress)
+        from engine.embedded.weights import Weights  # brings torch, a matter of seconds that a wrong name need not wait
+
+        Weights(files.folder)
+    except OSError as error:
+        place = error.filename or settings.cache_dir
+        raise UsageError(
+            f"model is {model!r}: {place}: {error.strerror or error}; make room or give access there, or set "
+            f"WATTFRONT_CACHE_DIR, which is {settings.cache_dir}"
+        ) from error
+    return files
