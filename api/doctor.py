@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from db.database import Database
 from engine.embedded.models import BUILT_IN, free_bytes
 from probes.control.guard_link import GuardLink
 from probes.control.opening import blocked
-from probes.detect import diagnose, list_devices
+from probes.detect import Survey, capabilities_of, survey
+from probes.device import Capability
 from probes.errors import ProbeError
 from probes.settings import DEVICE_KNOBS, Settable
 
@@ -49,16 +50,17 @@ class Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Look at everything; a check that breaks becomes a finding."""
-    checks: tuple[Callable[[Settings], list[Finding]], ...] = (
-        _machine,
-        _versions,
-        _devices,
-        _power,
-        _control,
-        _models,
-        _database,
-    )
-    return [finding for check in checks for finding in check(settings)]
+    seen = survey(probe_host(settings))
+    sources = capabilities_of(seen)
+    return [
+        *_machine(),
+        *_versions(),
+        *_devices(seen),
+        *_power(sources),
+        *_control(settings, seen),
+        *_models(settings),
+        *_database(settings),
+    ]
 
 
 def can_tune(findings: list[Finding]) -> bool:
@@ -66,7 +68,7 @@ def can_tune(findings: list[Finding]) -> bool:
     return not any(finding.is_needed and finding.is_good is False for finding in findings)
 
 
-def _machine(_: Settings) -> list[Finding]:
+def _machine() -> list[Finding]:
     memory = psutil.virtual_memory()
     enough = memory.available >= _MODEL_RAM_BYTES
     ram = f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
@@ -82,7 +84,7 @@ def _machine(_: Settings) -> list[Finding]:
     ]
 
 
-def _versions(_: Settings) -> list[Finding]:
+def _versions() -> list[Finding]:
     findings = [Finding(section="versions", name="python", is_good=None, text=sys.version.split()[0])]
     for name in _VERSIONS_OF:
         findings.append(Finding(section="versions", name=name, is_good=None, text=_version(name)))
@@ -95,9 +97,9 @@ def _versions(_: Settings) -> list[Finding]:
     return findings
 
 
-def _devices(settings: Settings) -> list[Finding]:
+def _devices(seen: Survey) -> list[Finding]:
     findings = []
-    for device in list_devices(probe_host(settings)):
+    for device in seen.devices:
         source = device.power_source
         if source is None:
             text = "no power reading: cannot be tuned for tokens per watt"
@@ -114,17 +116,17 @@ def _devices(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _power(settings: Settings) -> list[Finding]:
+def _power(sources: Sequence[Capability]) -> list[Finding]:
     return [
         Finding(section="power sources", name=found.name, is_good=found.is_available, text=found.reason)
-        for found in diagnose(probe_host(settings))
+        for found in sources
         if not found.name.endswith(DEVICE_KNOBS)  # those are told under control
     ]
 
 
-def _control(settings: Settings) -> list[Finding]:
+def _control(settings: Settings, seen: Survey) -> list[Finding]:
     """Tell who may set clocks and limits, through whom, which knobs there are, and what is still to be put back."""
-    return [_permission(settings), _guard(settings), *_knobs(settings), *_blocked(settings)]
+    return [_permission(settings), _guard(settings), *_knobs(seen), *_blocked(settings)]
 
 
 def _permission(settings: Settings) -> Finding:
@@ -172,9 +174,9 @@ def _without_guard(settings: Settings) -> str:
     return "this process can only observe, since setting needs root; run `wattfront guard` as root"
 
 
-def _knobs(settings: Settings) -> list[Finding]:
+def _knobs(seen: Survey) -> list[Finding]:
     findings = []
-    for device in list_devices(probe_host(settings)):
+    for device in seen.devices:
         try:
             words = ", ".join(_settable_words(settable) for settable in device.settables())
             missing = [one.reason for one in device.capabilities() if one.name.endswith(DEVICE_KNOBS)]

@@ -46,7 +46,7 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
     """
     host = probe_host(settings)
     devices = list_devices(host)
-    device = find_device(request.device, devices)
+    device = find_device(request.device, devices, clock=host.clock)
     _require_usable(request, device, settings)
     space = search_space(request, device)
     files = _model_files(request.model, settings, progress)

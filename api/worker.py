@@ -222,7 +222,7 @@ def _bench(stores: Stores, prepared: Prepared, settings: Settings) -> Iterator[B
         return EngineHost(settings, prepared.files.folder, model_hash=prepared.files.model_hash)
 
     control = _control(prepared, settings)
-    rig = DeviceRig(prepared.device, control=control, host=prepared.host_cpu)
+    rig = DeviceRig(prepared.device, control=control, host=prepared.host_cpu, clock=prepared.host.clock)
     uuid = prepared.device.info.uuid
     if control is not None:
         stores.devices.set_control(uuid, ControlState.CONTROLLED, control.description)

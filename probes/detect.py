@@ -45,17 +45,31 @@ class Host:
     cpu_power: CpuPowerModel = field(default_factory=CpuPowerModel)
 
 
-def list_devices(host: Host | None = None) -> tuple[Device, ...]:
-    """Return the GPUs that CUDA would show, in its order, then the CPU.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a machine has, seen once."""
 
-    Without a driver there are no GPUs and no error; the reason is in the log and in `diagnose`.
-    """
+    #: The GPUs that CUDA would show, in its order, then the CPU.
+    devices: tuple[Device, ...]
+    #: Each driver, and each GPU that does not answer.
+    drivers: tuple[Capability, ...]
+
+
+def survey(host: Host | None = None) -> Survey:
+    """Look at the machine. Without a driver there are no GPUs and no error, and the reason is in `drivers`."""
     host = host or Host()
     gpus, drivers = _list_gpus(host)
-    for driver in drivers:
+    cpu = CpuDevice(paths=host.paths, model=host.cpu_power, clock=host.clock)
+    return Survey(devices=(*gpus, cpu), drivers=drivers)
+
+
+def list_devices(host: Host | None = None) -> tuple[Device, ...]:
+    """Return the GPUs that CUDA would show, in its order, then the CPU; what is missing is in the log."""
+    seen = survey(host)
+    for driver in seen.drivers:
         if not driver.is_available:
             log.info("gpus_missing", source=driver.name, reason=driver.reason)
-    return (*gpus, CpuDevice(paths=host.paths, model=host.cpu_power, clock=host.clock))
+    return seen.devices
 
 
 def find_device(name: str, devices: Sequence[Device], *, clock: Clock | None = None) -> Device:
@@ -80,15 +94,20 @@ def probe_all(devices: Sequence[Device], *, clock: Clock | None = None) -> tuple
 def diagnose(host: Host | None = None) -> tuple[Capability, ...]:
     """Return every candidate source of power readings, with what was seen or why it cannot be had."""
     host = host or Host()
-    gpus, drivers = _list_gpus(host)
-    cpu = CpuDevice(paths=host.paths, model=host.cpu_power, clock=host.clock)
-    probe_all(gpus, clock=host.clock)
-    of_gpus = (
-        replace(capability, name=f"{gpu.info.uuid}: {capability.name}")
-        for gpu in gpus
-        for capability in gpu.capabilities()
-    )
-    return (*drivers, *of_gpus, *cpu.capabilities())
+    return capabilities_of(survey(host), clock=host.clock)
+
+
+def capabilities_of(seen: Survey, *, clock: Clock | None = None) -> tuple[Capability, ...]:
+    """Return the same of a machine that was surveyed already."""
+    probe_all(seen.devices, clock=clock)
+    found = list(seen.drivers)
+    for device in seen.devices:
+        is_gpu = device.info.kind is DeviceKind.GPU
+        found += [
+            replace(capability, name=f"{device.info.uuid}: {capability.name}") if is_gpu else capability
+            for capability in device.capabilities()
+        ]
+    return tuple(found)
 
 
 def _find_one(name: str, devices: Sequence[Device]) -> Device:

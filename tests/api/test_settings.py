@@ -36,6 +36,10 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "CACHE_DIR": "/tmp/cache",
         "HOST": "localhost",
         "PORT": "9000",
+        "ALLOW_DEVICE_CONTROL": "true",
+        "STATE_DIR": "/tmp/state",
+        "GUARD_SOCKET": "/tmp/guard.sock",
+        "PRIOR_SM_CLOCK_CAPS_MHZ": '{"GPU-1": 1500}',
         "CPU_CORE_IDLE_W": "0.5",
         "CPU_CORE_MAX_W": "4",
     }
@@ -49,6 +53,10 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
             cache_dir=Path("/tmp/cache"),
             host="localhost",
             port=9000,
+            allow_device_control=True,
+            state_dir=Path("/tmp/state"),
+            guard_socket=Path("/tmp/guard.sock"),
+            prior_sm_clock_caps_mhz={"GPU-1": 1500},
             cpu_core_idle_w=0.5,
             cpu_core_max_w=4.0,
         )
