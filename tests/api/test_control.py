@@ -43,7 +43,7 @@ class DrivenClock(StepClock):
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
 
-    @property  # type: ignore[override]
+    @property
     def now_s(self) -> float:
         return self.clock.monotonic_s()
 
