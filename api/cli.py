@@ -214,13 +214,17 @@ def serve(settings: Settings, host: str | None, port: int | None, database_url: 
 @_database_option
 @click.pass_obj
 def worker(settings: Settings, database_url: str | None) -> None:
-    """Run queued jobs, one at a time, until told to stop."""
+    """Run queued jobs, one at a time, until told to stop: after the running window, at a second signal at once."""
     from api.worker import work
 
     stores = _stores(_with_database(settings, database_url))
     stop = threading.Event()
-    _on_signals(lambda: stop.set())
-    work(stores, settings, should_stop=stop)
+    signals = iter((stop.set, _interrupt))  # from the third on they change nothing: the end must not be cut short
+    _on_signals(lambda: next(signals, lambda: None)())
+    try:
+        work(stores, settings, should_stop=stop)
+    except KeyboardInterrupt:
+        print("stopped at once; its job is back in the queue", file=sys.stderr)
 
 
 @cli.command()
@@ -296,6 +300,10 @@ def _configure_logging(is_verbose: bool) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _on_signals(action: Callable[[], None]) -> None:

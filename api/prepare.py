@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from api.errors import UsageError
 from api.settings import Settings
@@ -13,11 +16,15 @@ from probes.control.opening import blocked
 from probes.cpu.cpu_estimate import CpuPowerModel
 from probes.detect import Host, find_device, list_devices
 from probes.device import Device, DeviceKind, Method
-from probes.errors import RestoreFailed
+from probes.errors import RestoreFailed, Uncontrolled
+from probes.settings import SM_CLOCK_CAP
 from tuner.errors import InvalidRequest
 from tuner.request import TuneRequest
 from tuner.space import SearchSpace, search_space
 from tuner.workload import max_context
+
+#: The bit of CAP_SYS_ADMIN, which NVML asks for (linux/capability.h).
+_CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +55,9 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
     devices = list_devices(host)
     device = find_device(request.device, devices, clock=host.clock)
     _require_usable(request, device, settings)
-    space = search_space(request, device)
+    prior = [settings.prior_sm_clock_caps_mhz.get(uuid) for uuid in device.info.uuid.split("+")]
+    caps_mhz = [cap_mhz for cap_mhz in prior if cap_mhz is not None]
+    space = search_space(request, device, ceilings={SM_CLOCK_CAP: min(caps_mhz)} if caps_mhz else None)
     files = _model_files(request.model, settings, progress)
     limit, longest = load_config(files.folder).usable_context, max_context(request.workload)
     if longest > limit:
@@ -92,13 +101,42 @@ def _require_usable(request: TuneRequest, device: Device, settings: Settings) ->
             True,
             "this machine's operator has not set WATTFRONT_ALLOW_DEVICE_CONTROL=true, so its devices are only observed",
         )
-    failed = blocked(settings.state_dir)
+    if request.allow_device_control and not may_set(settings):
+        raise InvalidRequest(
+            "allow_device_control",
+            True,
+            f"this process may not set devices, and there is no guard at {settings.guard_socket}; "
+            "start `wattfront guard` as root",
+        )
+    failed = _blocked(request, settings)
     for uuid in device.info.uuid.split("+"):
         if uuid in failed:
             raise RestoreFailed(
                 f"device {uuid} is blocked: what was found there could not be put back ({failed[uuid]}); "
                 "run `wattfront restore` as root"
             )
+
+
+def may_set(settings: Settings) -> bool:
+    """Tell whether somebody could set devices for us: the guard, or this process with root's right to do so."""
+    try:
+        if settings.guard_socket.exists():
+            return True
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return os.geteuid() == 0
+    effective = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0").split()[1]
+    return os.geteuid() == 0 or bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def _blocked(request: TuneRequest, settings: Settings) -> Mapping[str, str]:
+    """Return the blocked devices; a journal that cannot be read hinders only who wants to set something."""
+    try:
+        return blocked(settings.state_dir)
+    except Uncontrolled:
+        if request.allow_device_control:
+            raise
+        return {}
 
 
 def _measured_cpu(devices: tuple[Device, ...]) -> Device | None:

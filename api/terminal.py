@@ -23,6 +23,7 @@ from api.stores import Stores
 from api.worker import Listener, run_job
 from db.errors import LeaseLost
 from db.job import Claim, Job, JobState
+from probes.settings import DEVICE_KNOBS
 from tuner.trial import OUTCOMES
 
 #: Between two looks at a job that another process runs.
@@ -110,6 +111,8 @@ def _introduce(say: Callable[[str], None], prepared: Prepared, job: Job, num_don
         f"up to {request.budget.trials} trials")  # fmt: skip
     if source is not None:
         say(f"energy: scope {source.scope}, method {source.method} ({source.detail})")
+    if request.allow_device_control and not any(knob.name in DEVICE_KNOBS for knob in prepared.space.knobs):
+        say("no clock or power cap is searched: the device offers none, or the job names none; see wattfront doctor")
     if num_done:
         say(f"resumed: {num_done} trials are done and are not repeated")
 

@@ -6,6 +6,7 @@ Knows nothing of jobs.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -26,6 +27,8 @@ log = structlog.get_logger()
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0
+#: And from the second request, at which a worker gives back its device and ends at once.
+_STOP_AT_ONCE_TIMEOUT_S = 15.0
 #: A process that dies sooner than this after its start is not started again at once.
 _SHORT_LIFE_S = 5.0
 
@@ -66,7 +69,9 @@ class Supervisor:
         self._commands = {name: [sys.executable, "-P", "-m", "api.cli", name] for name in ("serve", "worker")}
         # Not as options: a database URL may hold a password, and every user can list command lines.
         self._environment = os.environ | {
-            f"WATTFRONT_{name.upper()}": str(value) for name, value in settings if value is not None
+            f"WATTFRONT_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+            for name, value in settings
+            if value is not None
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started_s: dict[str, float] = {}
@@ -79,17 +84,25 @@ class Supervisor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        for timeout_s in (_STOP_TIMEOUT_S, _STOP_AT_ONCE_TIMEOUT_S):
+            if self._have_ended(timeout_s):
+                return
         for name, process in self._processes.items():
-            try:
-                process.wait(max(0.1, deadline_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if process.poll() is None:
                 log.warning("process_killed", process=name)
                 process.kill()
                 process.wait()
+
+    def _have_ended(self, timeout_s: float) -> bool:
+        """Ask every process that is left to end; return whether all did in time."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + timeout_s
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline_s - time.monotonic()))
+        return all(process.poll() is not None for process in self._processes.values())
 
     def wait_until_healthy(self) -> None:
         """Return when the service answers; raise UsageError when it ends or takes too long."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ from engine.serving import ServingEngine
 from engine.settings import EngineSettings
 from probes.control.opening import blocked, open_control, recover
 from probes.control.seam import DeviceControl
-from probes.errors import DeviceInUse
+from probes.errors import ControlLeaseLost, DeviceInUse, DeviceLost, GuardUnavailable, ProbeError
 from probes.holder import hold
 from probes.settings import DEVICE_KNOBS
 from tuner.bench import Bench
@@ -40,6 +41,14 @@ from tuner.point import OperatingPoint
 from tuner.rig import DeviceRig
 from tuner.search import Search
 from tuner.trial import Trial, TrialState
+
+#: What may be otherwise in a while: the job waits for it instead of failing.
+FOR_NOW = (DeviceInUse, GuardUnavailable, ControlLeaseLost, DeviceLost)
+POLL_S = 1.0
+#: Before the next job is claimed after one was put aside: it may be the same one.
+BACKOFF_S = 10.0
+#: Between two looks at what is blocked while there is nothing to do.
+TELL_INTERVAL_S = 10.0
 
 log = structlog.get_logger()
 
@@ -65,7 +74,7 @@ def run_job(
 ) -> Job:
     """Run a claimed job to its end, to `should_stop`, or to the loss of its lease; return it as it then is.
 
-    A job that was stopped, or whose device another process measures, goes back to the queue, or, without
+    A job that was stopped, or whose device or guard is not to be had for now, goes back to the queue, or, without
     `is_requeued`, waits to be resumed by hand. Bad input that only shows here (a damaged checkpoint) fails the job
     and is raised again.
     """
@@ -82,8 +91,9 @@ def run_job(
             _conclude(stores, claim, job, search, is_requeued=is_requeued)
         except LeaseLost:
             logger.warning("lease_lost")
-        except (KeyboardInterrupt, DeviceInUse):
-            _put_aside(stores, claim, is_requeued=is_requeued)
+        except (KeyboardInterrupt, *FOR_NOW) as error:
+            why = "stopped by hand" if isinstance(error, KeyboardInterrupt) else str(error)
+            _put_aside(stores, claim, is_requeued=is_requeued, why=why)
             raise
         except BAD_INPUT as error:
             _fail(stores, claim, str(error))
@@ -96,42 +106,75 @@ def run_job(
     return ended
 
 
-def work(stores: Stores, settings: Settings, *, should_stop: threading.Event, poll_s: float = 1.0) -> None:
+def work(
+    stores: Stores,
+    settings: Settings,
+    *,
+    should_stop: threading.Event,
+    poll_s: float = POLL_S,
+    backoff_s: float = BACKOFF_S,
+) -> None:
     """Run jobs as they come until told to stop; a job that fails is recorded and the next one is taken.
 
-    What a worker that was killed left set on a device is put back first.
+    What a worker that was killed left set on a device is put back first. While there is nothing to do the store is
+    told now and then what is blocked: guard and `wattfront restore` put back without asking it.
     """
     give_back(stores, settings)
+    told_s = time.monotonic()
     while not should_stop.is_set():
+        if time.monotonic() - told_s >= TELL_INTERVAL_S:
+            told_s = time.monotonic()
+            _tell_blocked(stores, settings)
         try:
             stores.jobs.expire(is_dead)
             claim = stores.jobs.claim_next(owner_name(), LEASE_S)
             if claim is not None:
                 run_job(stores, claim, settings, should_stop=should_stop.is_set)
                 continue
-        except DeviceInUse as error:  # the job is back in the queue
-            log.info("device_in_use", error=str(error))
+        except FOR_NOW as error:  # the job is back in the queue
+            log.warning("job_put_aside", kind=error.kind, error=str(error))
+            should_stop.wait(backoff_s)
+            continue
         except Exception as error:
             log.error("job_failed", error=str(error), exc_info=not isinstance(error, BAD_INPUT))
         should_stop.wait(poll_s)
 
 
 def give_back(stores: Stores, settings: Settings) -> None:
-    """Put back what a process that is gone left set on this machine's devices, and tell the store how it went."""
-    done = recover(
-        host=probe_host(settings),
-        state_dir=settings.state_dir,
-        guard_socket=settings.guard_socket,
-        prior_caps_mhz=settings.prior_sm_clock_caps_mhz,
-    )
+    """Put back what a process that is gone left set on this machine's devices, and tell the store how it went.
+
+    A journal that cannot be read stops nobody who only observes; jobs that want to set something are refused over it.
+    """
+    try:
+        done = recover(
+            host=probe_host(settings),
+            state_dir=settings.state_dir,
+            guard_socket=settings.guard_socket,
+            prior_caps_mhz=settings.prior_sm_clock_caps_mhz,
+        )
+    except ProbeError as error:
+        log.error("journal_unreadable", error=str(error))
+        return
     for one in done:
         log.warning("recovered", **dataclasses.asdict(one))
-    here, failed = here_uuids(probe_host(settings)), blocked(settings.state_dir)
-    for seen in stores.devices.list():
-        uuid = seen.info.uuid
+    _tell_blocked(stores, settings)
+
+
+def _tell_blocked(stores: Stores, settings: Settings) -> None:
+    """Tell the store which of this machine's devices are blocked, and which no longer are."""
+    seen = stores.devices.list()
+    if not seen:
+        return
+    try:
+        here, failed = here_uuids(probe_host(settings)), blocked(settings.state_dir)
+    except ProbeError as error:
+        log.error("journal_unreadable", error=str(error))
+        return
+    for device in seen:
+        uuid = device.info.uuid
         if uuid in failed:
             stores.devices.set_control(uuid, ControlState.RESTORE_FAILED, failed[uuid])
-        elif uuid in here and seen.control_state is not ControlState.OBSERVED:
+        elif uuid in here and device.control_state is not ControlState.OBSERVED:
             stores.devices.set_control(uuid, ControlState.OBSERVED, None)
 
 
@@ -163,6 +206,8 @@ def _run_trials(
         for trial in search:
             recorder.store(trial)
             listener.on_trial(trial)
+            if trial.reason == DeviceLost.kind:
+                raise DeviceLost(f"{prepared.device.info.uuid}: {trial.detail}; reset it before the job goes on")
     return search
 
 
@@ -191,12 +236,12 @@ def _conclude(stores: Stores, claim: Claim, job: Job, search: Search, *, is_requ
         stores.jobs.finish(claim, JobState.FAILED, "no_usable_trial", _why_none(job, search.trials))
 
 
-def _put_aside(stores: Stores, claim: Claim, *, is_requeued: bool) -> None:
+def _put_aside(stores: Stores, claim: Claim, *, is_requeued: bool, why: str = "stopped by hand") -> None:
     """Leave a job with work left: to the next worker, or to whoever resumes it by hand."""
     if is_requeued:
         stores.jobs.release(claim)
     else:
-        stores.jobs.finish(claim, JobState.CANCELLED, "stopped", "stopped by hand; --resume goes on with it")
+        stores.jobs.finish(claim, JobState.CANCELLED, "stopped", f"{why}; --resume goes on with it")
 
 
 def _why_none(job: Job, trials: list[Trial]) -> str:
@@ -230,8 +275,10 @@ def _bench(stores: Stores, prepared: Prepared, settings: Settings) -> Iterator[B
     try:
         yield bench
     finally:
-        bench.close()
-        rig.close()
+        try:
+            rig.close()  # first: whatever hinders the engine's end must not keep the device set
+        finally:
+            bench.close()
         if rig.restore_error is not None:
             stores.devices.set_control(uuid, ControlState.RESTORE_FAILED, str(rig.restore_error))
         elif control is not None:

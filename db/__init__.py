@@ -10,6 +10,7 @@
 - jobs: create, claim, heartbeat, finish, release, cancel
 - trials: start and finish, each exactly once; history and retries
 - fronts: save, latest, history
-- devices: which devices were seen, and what they can do
+- device: the record of a device that was seen, and whether it is set
+- devices: which devices were seen, what they can do, and whether they are set
 - migrate, migrations: bring the tables to this version and back
 """

@@ -6,7 +6,7 @@ Knows nothing of how a device is told, nor of who asks.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from probes.errors import InvalidSetting
 
@@ -70,6 +70,13 @@ class Settable:
         if self.is_range:
             return min(math.floor(asked), self.highest)
         return max(value for value in self.values if value <= asked)
+
+    def up_to(self, ceiling: float) -> Settable:
+        """Return the knob without what is above `ceiling`, a limit that somebody else set; the lowest value stays."""
+        if self.is_range:
+            highest = math.floor(max(self.lowest, min(self.highest, ceiling)))
+            return replace(self, values=(self.lowest, highest))
+        return replace(self, values=tuple(value for value in self.values if value <= ceiling) or self.values[:1])
 
     def step_below(self, value: int) -> int:
         """Return the distance from an allowed value to the next lower one; 1 where there is none."""

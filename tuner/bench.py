@@ -18,7 +18,7 @@ from engine.request import FinishReason, RequestRecord
 from engine.serving import ServingEngine, TokenScores
 from engine.settings import EngineSettings
 from probes.device import Device, DeviceKind
-from probes.errors import ControlLeaseLost, GuardUnavailable, InvalidSetting, Uncontrolled
+from probes.errors import InvalidSetting, Uncontrolled
 from probes.settings import DeviceSettings
 from tuner import quality
 from tuner.measurement import Measurement, Quality, summarise
@@ -34,7 +34,7 @@ from tuner.workload import corpus_text, requests
 log = structlog.get_logger()
 
 #: A device that could not be set as the point asks: the trial has failed, and nothing was measured under its name.
-_NOT_SET = (Uncontrolled, InvalidSetting, ControlLeaseLost, GuardUnavailable)
+_NOT_SET = (Uncontrolled, InvalidSetting)
 
 #: Launches an engine; tests pass their own.
 OpenEngine = Callable[[EngineSettings], ServingEngine]
@@ -83,8 +83,8 @@ class Bench:
     def measure(self, point: OperatingPoint) -> Outcome:
         """Run one window at the point and judge it.
 
-        Raises CheckpointError, UnknownModel, InvalidSettings, RestoreFailed or DeviceInUse: no other point could do
-        better.
+        Raises CheckpointError, UnknownModel, InvalidSettings or RestoreFailed: no other point could do better. Raises
+        DeviceInUse, ControlLeaseLost or GuardUnavailable where that may be otherwise later, without the point's fault.
         """
         settings = dataclasses.replace(settings_of(self._request, point), device=engine_device(self._device))
         device_settings = device_settings_of(point)
@@ -153,6 +153,8 @@ class Bench:
                 self._request.window, meter, offered=offered, max_batch=settings.max_batch, watch=watch
             )
             records = serving.run(load, window.observe)
+            # Asked once more: the window's last second may have lost what was set.
+            problems = window.problems or self._rig.problems(device_settings)
         finally:
             meter.close()
         if window.reading is None:
@@ -170,9 +172,9 @@ class Bench:
         measurement = dataclasses.replace(measurement, host=meter.host_reading)
         if window.is_unsteady:
             measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
-        reasons = tuple(dict.fromkeys((*measurement.reasons, *window.problems)))
+        reasons = tuple(dict.fromkeys((*measurement.reasons, *problems)))
         measurement = dataclasses.replace(measurement, reasons=reasons)
-        return _Window(measurement=measurement, problems=window.problems), records
+        return _Window(measurement=measurement, problems=problems), records
 
     def _judge(self, measurement: Measurement, records: list[RequestRecord]) -> Outcome:
         errors = [record.error or "" for record in records if record.finish_reason is FinishReason.ERROR]

@@ -81,7 +81,11 @@ class DeviceRig:
             raise Uncontrolled(
                 f"{self._device.info.name} is only observed: nobody was asked to set {settings.as_dict()}"
             )
-        self._control.apply(settings)
+        try:
+            self._control.apply(settings)
+        except RestoreFailed as error:  # it failed, and so did undoing it
+            self._note(error)
+            raise
         try:
             yield
         finally:
@@ -93,7 +97,7 @@ class DeviceRig:
         return Watch(
             is_settled=Settling(self._device.status, self._clock).is_settled if is_gpu else lambda: True,
             unattained=lambda: self._unattained(settings),
-            problems=lambda: self._control.problems() if self._control and not settings.is_empty else (),
+            problems=lambda: self.problems(settings),
             delay_s=random.Random(seed).uniform(0, LONGEST_DELAY_S) if is_gpu else 0.0,
         )
 
@@ -110,14 +114,20 @@ class DeviceRig:
         reading = idle_power(self._device, self._clock, seconds=seconds, pids=pids)
         return reading.mean_power_w if reading.is_valid else None
 
+    def problems(self, settings: DeviceSettings) -> tuple[str, ...]:
+        """Return why what was set is no longer in force; nothing where nothing was set."""
+        return () if self._control is None or settings.is_empty else self._control.problems()
+
     def close(self) -> None:
-        """Put back whatever is still set, and let go of the control."""
+        """Put back whatever is still set, and let go of the control; what failed before may succeed now."""
         if self._control is None:
             return
         try:
             self._control.close()
         except RestoreFailed as error:
             self._note(error)
+        else:
+            self.restore_error = None
 
     def _restore(self, control: DeviceControl) -> None:
         try:

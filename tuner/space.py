@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
@@ -77,14 +77,17 @@ class SearchSpace:
             yield OperatingPoint.of(dict(zip(names, values, strict=True)))
 
 
-def search_space(request: TuneRequest, device: Device) -> SearchSpace:
+def search_space(request: TuneRequest, device: Device, *, ceilings: Mapping[str, float] | None = None) -> SearchSpace:
     """Build the space of a request on a device.
 
+    `ceilings` are limits of device knobs that the operator set and the driver cannot tell: nothing goes above them.
     Raises InvalidRequest for an unknown engine or knob, a value the engine refuses, or a knob the device lacks.
     """
     if request.engine not in ENGINES:
         raise InvalidRequest("engine", request.engine, f"this version has {', '.join(ENGINES)}")
-    knobs = tuple(_knob(request, knob_range, device) for knob_range in request.knobs or _all_knobs(request, device))
+    settables = tuple(settable.up_to((ceilings or {}).get(settable.name, math.inf)) for settable in device.settables())
+    asked = request.knobs or _all_knobs(request, device, settables)
+    knobs = tuple(_knob(request, knob_range, device, settables) for knob_range in asked)
     for knob in knobs:  # the engine judges each knob by itself, so that every combination need not be tried
         for value in knob.values:
             settings_of(request, OperatingPoint.of({knob.name: value}))
@@ -120,7 +123,7 @@ def device_settings_of(point: OperatingPoint) -> DeviceSettings:
     return DeviceSettings(**{name: int(value) for name, value in point.as_dict().items() if name in DEVICE_KNOBS})
 
 
-def _all_knobs(request: TuneRequest, device: Device) -> tuple[KnobRange, ...]:
+def _all_knobs(request: TuneRequest, device: Device, settables: Sequence[Settable]) -> tuple[KnobRange, ...]:
     """Return what is tried when a job names no knob: every default value that the device can run.
 
     A power cap is not among them: decoding draws so much less than the board may that caps rarely bind, and a clock
@@ -132,7 +135,7 @@ def _all_knobs(request: TuneRequest, device: Device) -> tuple[KnobRange, ...]:
     )
     if not request.allow_device_control:
         return of_engine
-    caps = [settable for settable in device.settables() if settable.name != POWER_CAP and not _is_blind(device)]
+    caps = [settable for settable in settables if settable.name != POWER_CAP and not _is_blind(device)]
     return (*of_engine, *(KnobRange(name=cap.name, values=_spread(cap)) for cap in caps))
 
 
@@ -152,9 +155,9 @@ def _can_run(value: KnobValue, device: Device) -> bool:
     return not (value == "int8" and device.info.kind is DeviceKind.GPU)
 
 
-def _knob(request: TuneRequest, asked: KnobRange, device: Device) -> Knob:
+def _knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Sequence[Settable]) -> Knob:
     if asked.name in DEVICE_KNOBS:
-        return _device_knob(request, asked, device)
+        return _device_knob(request, asked, device, settables)
     if asked.name not in _EMBEDDED:
         raise InvalidRequest(
             "knobs",
@@ -167,14 +170,14 @@ def _knob(request: TuneRequest, asked: KnobRange, device: Device) -> Knob:
     return Knob(name=asked.name, values=asked.values, needs_launch=needs_launch, default=default)
 
 
-def _device_knob(request: TuneRequest, asked: KnobRange, device: Device) -> Knob:
+def _device_knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Sequence[Settable]) -> Knob:
     """Return a knob of clocks or power, its values snapped down to those that the device takes."""
     field, given = f"knobs.{asked.name}", list(asked.values)
     if not request.allow_device_control:
         raise InvalidRequest(
             field, given, f"{device.info.name} is only observed unless the job says `allow_device_control: true`"
         )
-    settable = next((one for one in device.settables() if one.name == asked.name), None)
+    settable = next((one for one in settables if one.name == asked.name), None)
     if settable is None:
         raise InvalidRequest(
             field, given, f"{device.info.name} has no such knob; remove it (wattfront doctor says why)"

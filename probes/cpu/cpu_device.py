@@ -16,7 +16,7 @@ from probes.clock import Clock
 from probes.cpu.cgroups import usable_cores
 from probes.cpu.cpu_estimate import CpuPowerModel, EstimateMeter
 from probes.cpu.cpu_meter import CapWatch, ConditionsMeter
-from probes.cpu.cpufreq import CpufreqTree, find_tree
+from probes.cpu.cpufreq import KILOHERTZ_PER_MEGAHERTZ, CpufreqTree, find_tree
 from probes.cpu.hwmon import package_temperature_c
 from probes.cpu.paths import HostPaths
 from probes.cpu.processes import HostLoadReader, HostWatch, read_busy_s
@@ -155,7 +155,9 @@ def probe_clock_cap(cpu: Path) -> tuple[CpufreqTree | None, tuple[Settable, ...]
     tree: CpufreqTree | None = None
     try:
         tree = find_tree(cpu)
-        settable = tree.settable()
+        caps_khz = tree.caps_khz().values()
+        # Whoever capped the cores meant it for us too.
+        settable = tree.settable().up_to(max(caps_khz) / KILOHERTZ_PER_MEGAHERTZ)
     except ProbeError as error:
         return tree, (), Capability(name=CPU_CLOCK_CAP, is_available=False, reason=str(error))
     seen = f"{settable.lowest} to {settable.highest} MHz, {len(tree.policies)} policies"

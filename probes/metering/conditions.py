@@ -13,6 +13,7 @@ from statistics import fmean
 
 from probes import clock_events
 from probes.device import Conditions, Status
+from probes.metering.sampler import LONGEST_GAP_S, longest_gap_s
 from probes.settings import DeviceSettings
 from probes.validity import Note, Reason
 
@@ -20,6 +21,8 @@ from probes.validity import Note, Reason
 TOLERATED_EVENT_SHARE = 0.01
 #: A clock off its cap in a larger share of samples was not held.
 TOLERATED_OFF_SHARE = 0.05
+#: A clock seen in a smaller share of samples is not known to have been held.
+LEAST_KNOWN_SHARE = 0.90
 #: Grid of the SM clock on every board seen, where the list of supported clocks does not tell.
 USUAL_CLOCK_STEP_MHZ = 15
 #: Limits are whole watts rounded down, so 700 W may read 699 from one look to the next.
@@ -96,6 +99,15 @@ def judge(
     return tuple(reasons), notes
 
 
+def judge_gaps(times_s: Sequence[float], start_s: float, end_s: float) -> tuple[str, ...]:
+    """Return what speaks against a window seen at these instants (monotonic seconds, in order, all within it).
+
+    What a card was like during a gap is not known, even where its counter went on.
+    """
+    has_gap = longest_gap_s([start_s, *times_s, end_s]) > LONGEST_GAP_S
+    return (Reason.SAMPLING_GAP,) if has_gap else ()
+
+
 def judge_limits(limits: Sequence[Limits], cap_w: int | None) -> tuple[str, ...]:
     """Return what speaks against limits that were read back, of which `cap_w` was set."""
     reasons: list[str] = []
@@ -129,6 +141,8 @@ def judge_processes(engine: Collection[int], foreign: Collection[int], *, is_els
 
 def _is_held(statuses: Sequence[Status], cap_mhz: int, step_mhz: int) -> bool:
     known = [status for status in statuses if status.clock_mhz is not None]
+    if not known or len(known) < LEAST_KNOWN_SHARE * len(statuses):
+        return False
     return sum(_is_off(status, cap_mhz, step_mhz) for status in known) <= TOLERATED_OFF_SHARE * len(known)
 
 

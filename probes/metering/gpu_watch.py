@@ -21,7 +21,7 @@ from probes.clock_events import events_of
 from probes.cpu.processes import read_processes, with_descendants
 from probes.device import Conditions, Status
 from probes.errors import DeviceLost, ProbeError
-from probes.metering.conditions import Judgement, Limits, conditions_of, judge, judge_processes
+from probes.metering.conditions import Judgement, Limits, conditions_of, judge, judge_gaps, judge_processes
 from probes.metering.sampler import Failure
 from probes.settings import DeviceSettings
 from probes.validity import Note
@@ -112,6 +112,11 @@ class GpuEye:
                 is_persistent=self._answer(reads.is_persistent),
             )
         )
+
+    def is_blind(self, status: Status) -> bool:
+        """Return whether a look shows neither power nor clock although the card offers one of them."""
+        is_offered = self._reads.power_w is not None or self._reads.clock_mhz is not None
+        return is_offered and status.power_w is None and status.clock_mhz is None
 
     def status(self) -> Status:
         """Look; raise DeviceLost when the card no longer answers."""
@@ -245,8 +250,9 @@ class GpuWatch:
         """Return what the looks from `start_s` to `end_s` say about the window."""
         statuses = [look.status for look in looks if start_s <= look.status.time_s <= end_s]
         reasons, notes = judge(statuses, self._settings, self._settable_step, self._eye.limits)
+        gaps = judge_gaps([status.time_s for status in statuses if not self._eye.is_blind(status)], start_s, end_s)
         against, beside = self._processes.judged() if self._processes else ((), ())
-        return conditions_of(statuses, self._device_uuid), ((*reasons, *against), (*notes, *beside))
+        return conditions_of(statuses, self._device_uuid), ((*gaps, *reasons, *against), (*notes, *beside))
 
 
 def _answered(ask: Callable[[], Iterable[int]]) -> frozenset[int]:

@@ -88,7 +88,8 @@ def _power_cap(nvml: Nvml, uuid: str) -> Settable:
     limits = nvml.power_limits(uuid)
     if limits.lowest_w >= limits.highest_w:
         raise NotSupported(f"NVML: {uuid}: the power limit is fixed at {limits.highest_w} W")
-    return Settable(name=POWER_CAP, values=(limits.lowest_w, limits.highest_w), is_range=True)
+    board = Settable(name=POWER_CAP, values=(limits.lowest_w, limits.highest_w), is_range=True)
+    return board.up_to(limits.set_w)  # whoever set a limit meant it for us too
 
 
 def _given(value: T | None) -> T:

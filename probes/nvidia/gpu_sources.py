@@ -29,6 +29,8 @@ RETRY_S = 0.1
 #: On these the energy counter covers GPU, CPU and memory of the module (GH200, GB200, GB300, GB10).
 SUPERCHIP = re.compile(r"\bG[HB]\d+")
 
+_SCOPES = {PowerScope.GPU: Scope.GPU, PowerScope.MODULE: Scope.MODULE, PowerScope.MEMORY: Scope.MEMORY}
+
 T = TypeVar("T")
 
 
@@ -75,7 +77,7 @@ class SourceProbe:
         """Try every way to learn energy and power; up to two seconds pass while the counter's steps are measured."""
         counter, counted = self._counter()
         power, powers = self._power()
-        return Sources(counter=counter, power=power, capabilities=(counted, *powers))
+        return Sources(counter=counter, power=power, capabilities=(counted, *powers, *self._memory_power()))
 
     def _counter(self) -> tuple[PowerSource | None, Capability]:
         try:
@@ -100,11 +102,19 @@ class SourceProbe:
         chosen: PowerReader | None = None
         capabilities = []
         for candidate in self._power_candidates():
-            capability = tried(candidate.source.detail, candidate.read_w, "reads {:.1f} W".format, self._clock)
+            capability = self._tried(candidate)
             capabilities.append(capability)
             if capability.is_available and chosen is None:
                 chosen = candidate
         return chosen, capabilities
+
+    def _memory_power(self) -> list[Capability]:
+        """What the memory alone draws, for people to see: a part of the card is never a source."""
+        readers = [self._field(field, PowerScope.MEMORY) for field in (PowerField.INSTANT, PowerField.AVERAGE)]
+        return [self._tried(reader) for reader in readers]
+
+    def _tried(self, reader: PowerReader) -> Capability:
+        return tried(reader.source.detail, reader.read_w, "reads {:.1f} W".format, self._clock)
 
     def _power_candidates(self) -> list[PowerReader]:
         """Ways to read power, the best first; on a superchip the module's before the GPU's, as the counter's."""
@@ -120,7 +130,7 @@ class SourceProbe:
         ceiling_w = MODULE_CEILING_W if scope is PowerScope.MODULE else self._board_ceiling_w()
         is_instant = field is PowerField.INSTANT
         source = PowerSource(
-            scope=Scope.MODULE if scope is PowerScope.MODULE else Scope.GPU,
+            scope=_SCOPES[scope],
             method=Method.INTEGRATED if is_instant else Method.INTEGRATED_AVERAGE,
             detail=f"NVML {field.name.lower()} power of the {scope.name.lower()}, field {field:d}",
             resolution_s=LOOK_INTERVAL_S,

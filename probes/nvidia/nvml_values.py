@@ -43,6 +43,7 @@ class PowerScope(IntEnum):
 
     GPU = 0
     MODULE = 1
+    MEMORY = 2
 
 
 class Architecture(IntEnum):

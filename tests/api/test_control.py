@@ -21,7 +21,7 @@ from engine.settings import EngineSettings
 from probes.control.journal import Journal
 from probes.cpu.paths import HostPaths
 from probes.detect import Host
-from probes.errors import RestoreFailed
+from probes.errors import DeviceLost, RestoreFailed, Uncontrolled
 from probes.nvidia.nvml import Nvml
 from tests.api.scripted import claimed, tiny_request
 from tests.probes.fake_clock import FakeClock
@@ -34,6 +34,7 @@ from tuner.trial import TrialState
 SET_CLOCKS = "nvmlDeviceSetGpuLockedClocks"
 RESET_CLOCKS = "nvmlDeviceResetGpuLockedClocks"
 SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
+LONG_WINDOW = WindowRule(warmup_s=2.0, max_warmup_s=30.0, window_s=30.0, min_requests=4, max_window_s=40.0, idle_s=0.0)
 NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 
 
@@ -62,6 +63,7 @@ class Machine:
         self.stores = stores
         install(monkeypatch, FakeNvml(self.gpu))
         host = Host(nvml=Nvml(), clock=self.clock, environ={}, paths=HostPaths(powercap=tmp_path / "none"))
+        monkeypatch.setattr("api.prepare.may_set", lambda _: True)
         for module in ("api.prepare", "api.worker"):
             monkeypatch.setattr(f"{module}.probe_host", lambda _: host)
         monkeypatch.setattr("api.worker.EngineHost", self._engine)
@@ -162,6 +164,48 @@ def test_a_failed_restore_stops_the_job_and_blocks_the_device(machine: Machine, 
     assert JobState.FINISHED is machine.run(capped_request(tiny_folder)).state
 
 
+def test_an_administrators_limit_is_not_exceeded(machine: Machine, tiny_folder: Path) -> None:
+    """On a board that somebody limited to 500 W no point asks for more, the default point included."""
+    knobs = (
+        KnobRange(name="precision", values=("fp32",)),
+        KnobRange(name="max_batch", values=(4,)),
+        KnobRange(name="power_cap_w", values=(400, 700)),
+    )
+    prepared = prepare(capped_request(tiny_folder, knobs=knobs), machine.settings, lambda *_: None)
+    assert [point["power_cap_w"] for point in prepared.space.points()] == [400, 500]
+    assert prepared.space.default_point["power_cap_w"] == 500
+
+
+def test_without_permission_the_job_is_refused_before_it_runs(
+    machine: Machine, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where neither a guard nor this process may set anything the job is refused, not each of its trials."""
+    monkeypatch.setattr("api.prepare.may_set", lambda _: False)
+    with pytest.raises(InvalidRequest, match="start `wattfront guard` as root"):
+        prepare(capped_request(tiny_folder), machine.settings, lambda *_: None)
+
+
+def test_a_lost_gpu_puts_the_job_aside(machine: Machine, tiny_folder: Path) -> None:
+    """POWER-18: a GPU that falls off the bus ends its trial, and the job waits in the queue with what it has."""
+    machine.gpu.lost_from_s = machine.clock.monotonic_s() + 25.0
+    with pytest.raises(DeviceLost):
+        machine.run(capped_request(tiny_folder, window=LONG_WINDOW))
+    (job,) = machine.stores.jobs.list(limit=5)
+    (trial,) = machine.stores.trials.list(job.id)
+    assert (job.state, trial.state, trial.reason) == (JobState.QUEUED, TrialState.INVALID, "device_lost")
+
+
+def test_an_unreadable_journal_stops_nobody_who_observes(machine: Machine, tiny_folder: Path) -> None:
+    """With a journal that cannot be read an observing job runs, and one that would set something is refused."""
+    machine.settings.state_dir.parent.mkdir(parents=True, exist_ok=True)
+    machine.settings.state_dir.write_text("not a folder")
+    give_back(machine.stores, machine.settings)
+    with pytest.raises(Uncontrolled):
+        prepare(capped_request(tiny_folder), machine.settings, lambda *_: None)
+    observing = tiny_request(tiny_folder, device="gpu")
+    assert prepare(observing, machine.settings, lambda *_: None).device.info.uuid == FIRST_UUID
+
+
 def test_the_operator_has_to_allow_it_too(machine: Machine, tiny_folder: Path) -> None:
     """A job that asks for control is refused by name where the operator did not allow it."""
     observed = machine.settings.model_copy(update={"allow_device_control": False})
@@ -180,9 +224,7 @@ def test_another_actor_is_noticed(machine: Machine, tiny_folder: Path) -> None:
             KnobRange(name="max_batch", values=(4,)),
             KnobRange(name="power_cap_w", values=(400,)),
         ),
-        window=WindowRule(
-            warmup_s=2.0, max_warmup_s=30.0, window_s=30.0, min_requests=4, max_window_s=40.0, idle_s=0.0
-        ),
+        window=LONG_WINDOW,
     )
     job = machine.run(request)
     (trial,) = machine.stores.trials.list(job.id)

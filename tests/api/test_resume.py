@@ -24,6 +24,8 @@ from tests.api.commands import (
     tiny_flags,
     wait_until,
 )
+from tests.api.scripted import tiny_request
+from tuner.request import WindowRule
 from tuner.trial import OUTCOMES, Trial, TrialState
 
 pytestmark = pytest.mark.slow
@@ -129,6 +131,21 @@ def test_a_second_interrupt_stops_at_once(stores: Stores, tiny_folder: Path) -> 
     assert "Traceback" not in ended.err
     assert f"stopped at once; go on with: wattfront tune --resume {job.id[:8]}" in ended.out
     assert (job.state, job.ended_because) == (JobState.CANCELLED, "stopped")
+    assert [number for number, _ in stores.trials.to_retry(job.id)] == [0]
+
+
+def test_a_worker_that_is_told_twice_ends_at_once(stores: Stores, tiny_folder: Path) -> None:
+    """A second signal ends a window that would take an hour; the job is back in the queue, and no engine is left."""
+    window = WindowRule(warmup_s=0.2, window_s=3600.0, max_window_s=3600.0)
+    job = stores.jobs.create(tiny_request(tiny_folder, window=window))
+    with started("worker") as worker:
+        engine = running_engine(stores, worker.pid, 0)
+        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGINT)  # another one: two alike that wait together are one
+        ended = ended_of(worker)
+        wait_until(lambda: is_gone(engine), what="the engine to end")
+    assert (ended.code, ended.err) == (0, "stopped at once; its job is back in the queue\n")
+    assert JobState.QUEUED is stores.jobs.get(job.id).state
     assert [number for number, _ in stores.trials.to_retry(job.id)] == [0]
 
 

@@ -72,6 +72,16 @@ def test_up_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert all(is_gone(child) for child in children)
 
 
+def test_children_get_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What service and worker read from their environment is what `up` was told, tables included."""
+    monkeypatch.setenv("WATTFRONT_PRIOR_SM_CLOCK_CAPS_MHZ", '{"GPU-1": 1500}')
+    monkeypatch.setenv("WATTFRONT_ALLOW_DEVICE_CONTROL", "true")
+    settings = load_settings()
+    for name, value in Supervisor(settings)._environment.items():
+        monkeypatch.setenv(name, value)
+    assert settings == load_settings()
+
+
 @pytest.mark.slow
 def test_what_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is killed is there again after a look at it."""

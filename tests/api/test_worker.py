@@ -361,7 +361,7 @@ def test_the_queue_is_worked_off_in_order(
 
     use_script(monkeypatch, script)
     with structlog.testing.capture_logs() as logs:
-        work(stores, settings, should_stop=stop, poll_s=0.01)
+        work(stores, settings, should_stop=stop, poll_s=0.01, backoff_s=0.01)
     assert stores.jobs.get(broken.id).message == stores_message("no-such-model", logs)
     assert stores.jobs.get(good.id).state is JobState.FINISHED
     job = stores.jobs.get(left.job_id)
@@ -388,7 +388,7 @@ def test_a_job_waits_for_its_device(
                 self.set()
             return super().wait(0)
 
-    work(stores, settings, should_stop=Stop(), poll_s=0.01)
+    work(stores, settings, should_stop=Stop(), poll_s=0.01, backoff_s=0.01)
     assert seen == [JobState.QUEUED, JobState.FINISHED]
 
 

@@ -251,6 +251,25 @@ def test_a_gap_in_power_is_not_bridged(clock: FakeClock, gpu: FakeGpu) -> None:
     assert (reading.energy_j, reading.reasons) == (None, (Reason.SAMPLING_GAP,))
 
 
+def test_a_gap_in_the_looks_counts_although_the_counter_goes_on(clock: FakeClock, gpu: FakeGpu) -> None:
+    """POWER-14: for 25 s nobody saw clocks and events, so the counted energy is only for the record."""
+    device = make_device(clock)
+    _ = device.power_source
+    hangs = [clock.monotonic_s() + 2.0]
+
+    def answer_late() -> int:
+        if hangs and clock.monotonic_s() > hangs[0]:
+            hangs.clear()
+            clock.jump(25.0)
+        return 0
+
+    gpu.refusals["nvmlDeviceGetCurrentClocksEventReasons"] = answer_late
+    reading = measure(device, clock)
+    assert hangs == []
+    assert (reading.method, reading.reasons) == (Method.COUNTER, (Reason.SAMPLING_GAP,))
+    assert pytest.approx(300.0, rel=0.01) == reading.mean_power_w
+
+
 @pytest.mark.parametrize("has_counter", [True, False])
 def test_a_dead_sampling_thread_is_noticed(clock: FakeClock, gpu: FakeGpu, has_counter: bool) -> None:
     """POWER-14: a crash of the thread makes the window invalid, not silently shorter."""

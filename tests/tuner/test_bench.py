@@ -18,7 +18,15 @@ from engine.errors import (
     UnknownModel,
 )
 from probes.device import Status
-from probes.errors import ControlLeaseLost, DeviceInUse, ProbeError, RestoreFailed, Uncontrolled
+from probes.errors import (
+    ControlLeaseLost,
+    DeviceInUse,
+    GuardUnavailable,
+    InvalidSetting,
+    ProbeError,
+    RestoreFailed,
+    Uncontrolled,
+)
 from probes.settings import CPU_CLOCK_CAP, DeviceSettings
 from tests.probes.fake_clock import FakeClock
 from tests.tuner.factories import make_request
@@ -349,7 +357,7 @@ class TestDeviceSettings:
         assert TrialState.COMPLETE is Rig(control=control).measure().state
         assert control.calls == []
 
-    @pytest.mark.parametrize("error", [Uncontrolled("not permitted"), ControlLeaseLost("the guard is gone")])
+    @pytest.mark.parametrize("error", [Uncontrolled("not permitted"), InvalidSetting("no such clock")])
     def test_a_refused_setting_fails_the_trial_unmeasured(self, error: ProbeError) -> None:
         """POWER-23: what cannot be set is not measured at another clock under the requested one's name."""
         rig = Rig(control=ScriptedControl(apply_error=error))
@@ -395,8 +403,25 @@ class TestDeviceSettings:
         with pytest.raises(RestoreFailed, match="power limit"):
             rig.measure()
 
-    def test_a_device_in_use_is_not_a_trial(self) -> None:
-        """Somebody else's hold on the device goes to whoever runs the job: it is not the point's fault."""
-        rig = Rig(control=ScriptedControl(apply_error=DeviceInUse("held by process 7")))
-        with pytest.raises(DeviceInUse, match="process 7"):
-            rig.measure_capped()
+    @pytest.mark.parametrize(
+        "error",
+        [DeviceInUse("held by process 7"), ControlLeaseLost("the guard is gone"), GuardUnavailable("no answer")],
+    )
+    def test_what_may_be_otherwise_later_is_not_a_trial(self, error: ProbeError) -> None:
+        """A device in use or a guard that is gone goes to whoever runs the job: it is not the point's fault."""
+        with pytest.raises(type(error), match=str(error)):
+            Rig(control=ScriptedControl(apply_error=error)).measure_capped()
+
+    def test_what_is_lost_as_the_window_closes_counts(self) -> None:
+        """Asked once a second, the last second may have lost the cap: it is asked once more when the window is over."""
+        control = ScriptedControl(reasons=[(), (), (), (), ("control_lease_lost",)])
+        rig = Rig(device_at(985.0), control=control)
+        outcome = rig.measure_capped()
+        assert (control.reasons, outcome.reason) == ([], "control_lease_lost")
+
+    def test_a_rollback_that_failed_is_not_forgotten(self) -> None:
+        """Where applying failed and undoing it too, nothing else is measured on the device."""
+        rig = Rig(control=ScriptedControl(apply_error=RestoreFailed("clock: not permitted")))
+        for measure in (rig.measure_capped, rig.measure):
+            with pytest.raises(RestoreFailed, match="clock"):
+                measure()

@@ -94,6 +94,15 @@ class TestApplied:
         with pytest.raises(RestoreFailed), rig.applied(DeviceSettings()):
             pass
 
+    def test_a_restore_that_succeeds_later_is_a_restore(self, clock: FakeClock) -> None:
+        """What could not be put back after the trial and is put back when the rig closes is no failure any more."""
+        control = ScriptedControl(restore_error=RestoreFailed("clock: busy"))
+        rig = DeviceRig(gpu(clock), control=control, clock=clock)
+        with rig.applied(CAPPED):
+            pass
+        rig.close()
+        assert None is rig.restore_error
+
     def test_closing_lets_go_of_the_control(self, clock: FakeClock) -> None:
         """The control is closed with the rig, which restores as well."""
         control = ScriptedControl()

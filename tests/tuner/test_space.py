@@ -83,6 +83,15 @@ def test_a_cap_below_the_lowest_is_refused(values: tuple[int, ...]) -> None:
         controlled(KnobRange(name=SM_CLOCK_CAP, values=values))
 
 
+def test_a_declared_cap_is_not_exceeded() -> None:
+    """What an administrator locked before us, and the driver cannot tell, bounds every value and is the default."""
+    device = ScriptedDevice(kind=DeviceKind.GPU, knobs=(CLOCKS,))
+    request = make_request(knobs=(KnobRange(name=SM_CLOCK_CAP, values=(990, 1980)),), allow_device_control=True)
+    space = search_space(request, device, ceilings={SM_CLOCK_CAP: 1500})
+    assert values_of(space) == {SM_CLOCK_CAP: (990, 1005)}
+    assert space.default_point.as_dict() == {SM_CLOCK_CAP: 1005}
+
+
 def test_a_cap_that_is_a_word_is_refused() -> None:
     """A cap takes numbers."""
     with pytest.raises(InvalidRequest, match=r"knobs\.power_cap_w is 'high': give numbers"):

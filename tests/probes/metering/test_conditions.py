@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.device import UNSET, Status
-from probes.metering.conditions import Limits, conditions_of, event_shares, judge, judge_limits, judge_processes
+from probes.metering.conditions import (
+    Limits,
+    conditions_of,
+    event_shares,
+    judge,
+    judge_gaps,
+    judge_limits,
+    judge_processes,
+)
 from probes.settings import DeviceSettings
 from probes.validity import Note, Reason
 
@@ -113,8 +121,39 @@ def test_a_clock_is_held_within_one_step(clock_mhz: int, events: tuple[str, ...]
 @pytest.mark.parametrize(("num_off", "is_held"), [(5, True), (6, False)])
 def test_a_few_samples_off_the_cap_are_tolerated(num_off: int, is_held: bool) -> None:
     """Up to 5 % of the samples that show a clock may be off."""
-    statuses = [*make_statuses(100 - num_off, num_off, clock_mhz=1980), *make_statuses(0, 50, clock_mhz=None)]
+    statuses = [*make_statuses(100 - num_off, num_off, clock_mhz=1980), *make_statuses(0, 11, clock_mhz=None)]
     assert is_held is (reasons_of(statuses, CAPPED) == ())
+
+
+@pytest.mark.parametrize(
+    ("num_known", "num_unknown", "is_held"), [(90, 10, True), (89, 11, False), (0, 300, False), (0, 0, False)]
+)
+def test_a_clock_that_is_not_seen_is_not_held(num_known: int, num_unknown: int, is_held: bool) -> None:
+    """Under a cap nine looks in ten must show the clock; without a cap none need to."""
+    statuses = make_statuses(num_known, num_unknown, clock_mhz=None)
+    assert reasons_of(statuses, CAPPED) == (() if is_held else (Reason.CLOCK_NOT_HELD,))
+    assert reasons_of(statuses) == ()
+
+
+@pytest.mark.parametrize(
+    ("times_s", "reasons"),
+    [
+        ([0.0, 3.0, 6.0, 9.0], ()),
+        ([2.0, 5.0, 8.0], ()),
+        ([1.0, 2.0, 5.1, 8.0], (Reason.SAMPLING_GAP,)),
+        ([4.0, 7.0], (Reason.SAMPLING_GAP,)),
+        ([3.0, 6.0], (Reason.SAMPLING_GAP,)),
+        ([], (Reason.SAMPLING_GAP,)),
+    ],
+)
+def test_three_seconds_without_a_look_are_a_gap(times_s: list[float], reasons: tuple[str, ...]) -> None:
+    """Between two looks, before the first or after the last: longer than that nobody knows what the card was like."""
+    assert reasons == judge_gaps(times_s, 0.0, 9.5)
+
+
+def test_a_short_window_needs_no_look() -> None:
+    """Nothing can hide in less than the longest gap."""
+    assert judge_gaps([], 0.0, 2.9) == ()
 
 
 def test_without_a_cap_any_clock_will_do() -> None:

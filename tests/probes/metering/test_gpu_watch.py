@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from probes.device import UNSET
-from probes.errors import DeviceLost, ImplausibleReading, NotSupported
+from probes.errors import DeviceLost, ImplausibleReading, NotSupported, ProbeError
 from probes.metering.gpu_watch import CardReads, GpuEye, ProcessWatch
 from probes.settings import DeviceSettings
 from probes.validity import Note, Reason
@@ -191,6 +192,28 @@ def test_only_looks_within_the_window_count(clock: FakeClock) -> None:
     conditions, judgement = watch.judged(looks, 1000.5, 1002.5)
     assert (conditions.device_uuid, conditions.num_samples, conditions.mean_clock_mhz) == (UUID, 2, 1200)
     assert judgement == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("offered", "reasons"),
+    [(("power_w", "clock_mhz"), (Reason.SAMPLING_GAP,)), (("power_w",), (Reason.SAMPLING_GAP,)), ((), ())],
+)
+def test_a_look_that_shows_nothing_is_no_look(
+    clock: FakeClock, offered: tuple[str, ...], reasons: tuple[str, ...]
+) -> None:
+    """A card whose power and clock both fail was not seen; what it does not offer is not held against it."""
+    failing = refusing(ProbeError("busy"))
+    reads = replace(
+        make_reads(clock, power_w=None),
+        power_w=failing if "power_w" in offered else None,
+        clock_mhz=failing if "clock_mhz" in offered else None,
+    )
+    watch = make_watch(reads, clock)
+    looks = [watch.begin()]
+    for _ in range(5):
+        clock.advance(1.0)
+        looks.append(watch.look())
+    assert watch.judged(looks, 1000.0, 1005.0)[1] == (reasons, ())
 
 
 def test_processes_and_limits_are_looked_at_once_a_second(clock: FakeClock, proc: FakeProc) -> None:

@@ -114,10 +114,22 @@ def test_an_edge_that_stays_bad_is_a_failure(clock: FakeClock) -> None:
 
 
 def test_cancel_is_idempotent_and_works_before_start(clock: FakeClock) -> None:
-    """Cancelling twice, or a sampler that never started, does nothing."""
-    sampler = make_sampler(clock.monotonic_s, clock)
+    """A sampler cancelled too early still starts, and one cancelled twice has ended and reads no more."""
+    reads_s: list[float] = []
+
+    def read() -> float:
+        reads_s.append(clock.monotonic_s())
+        return 1.0
+
+    sampler = make_sampler(read, clock)
+    sampler.cancel()
+    sampler.start()
+    clock.advance(1.5)
     sampler.cancel()
     sampler.cancel()
+    clock.advance(3.0)
+    assert reads_s == [1000.0, 1001.0]
+    assert not sampler.stop().has_died
 
 
 def test_stopping_what_never_started_is_a_mistake_of_the_caller(clock: FakeClock) -> None:

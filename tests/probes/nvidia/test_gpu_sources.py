@@ -89,7 +89,37 @@ def test_every_way_is_tried_and_told(clock: FakeClock, gpu: FakeGpu) -> None:
         "NVML instant power of the gpu, field 186": True,
         "NVML average power of the gpu, field 185": False,
         "NVML power usage": True,
+        "NVML instant power of the memory, field 186": False,
+        "NVML average power of the memory, field 185": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("milliwatts", "is_available", "words"), [(55_000, True, "reads 55.0 W"), (0, False, "reads 0 mW")]
+)
+def test_power_of_the_memory_is_told(
+    clock: FakeClock, gpu: FakeGpu, milliwatts: int, is_available: bool, words: str
+) -> None:
+    """What the memory draws is listed with its value; 0 W means that the card does not measure it."""
+    gpu.fields[(186, 2)] = lambda _now_s: Field(value=milliwatts)
+    seen = {capability.name: capability for capability in find_sources(clock).capabilities}
+    found = seen["NVML instant power of the memory, field 186"]
+    assert (found.is_available, words in found.reason) == (is_available, True)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100", "NVIDIA GH200 480GB"])
+@pytest.mark.parametrize("has_counter", [True, False])
+def test_power_of_the_memory_is_never_used(clock: FakeClock, gpu: FakeGpu, name: str, has_counter: bool) -> None:
+    """A card that tells nothing else has no power, and its counter no check: a part is not the whole."""
+    gpu.name = name
+    gpu.fields = {(field, 2): lambda _now_s: Field(value=55_000) for field in (185, 186)}
+    gpu.refusals["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
+    if not has_counter:
+        gpu.refusals[COUNTER_CALL] = NOT_SUPPORTED
+    sources = find_sources(clock)
+    assert (sources.power, sources.check) == (None, None)
+    assert sources.best is sources.counter
+    assert (sources.counter is not None) is has_counter
 
 
 @pytest.mark.parametrize(
