@@ -15,10 +15,11 @@ from api.errors import UsageError
 from api.settings import Settings
 from probes.control.actuator import Found
 from probes.control.guard import run_guard
+from probes.control.guard_answers import GuardStatus
 from probes.control.guard_config import load_config
 from probes.control.journal import Damaged, Entry, Journal
 from probes.control.keeper import Outcome, Recovery
-from probes.control.opening import recover
+from probes.control.opening import guard_status, recover
 from probes.detect import Host
 from probes.errors import DeviceInUse
 
@@ -56,14 +57,11 @@ def guard(config_file: Path | None, socket: Path | None, state_dir: Path | None)
 def restore(settings: Settings, device: str | None, state_dir: Path | None) -> None:
     """Put back what was found on DEVICE (a UUID or the beginning of one), or on all, before it was set.
 
-    Does nothing where nothing is set. A device that a live process holds is refused. Exit code 1 when something could
-    not be put back.
+    The guard, where one answers, does it for all devices. Does nothing where nothing is set. A device that a live
+    process holds is refused. Exit code 1 when something could not be put back.
     """
     journal = Journal((state_dir or settings.state_dir).absolute())
     before = _entries(journal, device)
-    if not before:
-        click.echo(f"nothing to put back{f' on {device}' if device else ''}: {journal.folder} has no entry")
-        return
     done = recover(
         host=Host(),
         state_dir=journal.folder,
@@ -74,24 +72,31 @@ def restore(settings: Settings, device: str | None, state_dir: Path | None) -> N
     for recovery in done:
         for line in _lines(recovery, before.get(recovery.device_uuid)):
             click.echo(line)
-    if any(recovery.outcome is Outcome.FAILED for recovery in done):
+    status = guard_status(settings.guard_socket) or GuardStatus(held=(), failed={})
+    failed = {recovery.device_uuid: recovery.detail for recovery in done if recovery.outcome is Outcome.FAILED}
+    for uuid, detail in status.failed.items():
+        if uuid not in failed:
+            click.echo(f"{uuid}: {_DONE[Outcome.FAILED]} ({detail})")
+    if any(_is_meant(uuid, device) for uuid in {*failed, *status.failed}):
         sys.exit(1)
-    _refuse_held(before, journal)
+    _refuse_held(before, journal, status, device)
+    if not done:
+        click.echo(f"nothing to put back{f' on {device}' if device else ''}: {journal.folder} has no entry")
 
 
 def _entries(journal: Journal, device: str | None) -> Mapping[str, Entry | Damaged]:
     """Return the entries that are meant, by device; raise UsageError where `device` is not clear."""
     entries = {entry.device_uuid: entry for entry in journal.entries()}
-    if device is None:
-        return entries
-    wanted = device.lower()
-    found = {uuid: entry for uuid, entry in entries.items() if _is_called(uuid.lower(), wanted)}
-    if len(found) > 1:
+    found = {uuid: entry for uuid, entry in entries.items() if _is_meant(uuid, device)}
+    if device is not None and len(found) > 1:
         raise UsageError(f"DEVICE is {device!r}: the beginning of {', '.join(found)}; give more of one of them")
     return found
 
 
-def _is_called(uuid: str, wanted: str) -> bool:
+def _is_meant(uuid: str, device: str | None) -> bool:
+    if device is None:
+        return True
+    wanted, uuid = device.lower(), uuid.lower()
     return bool(wanted) and (uuid.startswith(wanted) or uuid.partition("-")[2].startswith(wanted))
 
 
@@ -111,12 +116,19 @@ def _value(found: Found | None) -> str:
     return f" ({', '.join(f'{name} {number}' for name, number in found.items())})"
 
 
-def _refuse_held(before: Mapping[str, Entry | Damaged], journal: Journal) -> None:
-    """Raise DeviceInUse for what is still set: its holder lives, and will put it back itself."""
-    held = [
-        f"{uuid} is set by {entry.holder}"
-        for uuid, entry in before.items()
-        if isinstance(entry, Entry) and journal.entry(uuid) == entry and entry.holder.process.is_alive()
-    ]
+def _refuse_held(
+    before: Mapping[str, Entry | Damaged], journal: Journal, status: GuardStatus, device: str | None
+) -> None:
+    """Raise DeviceInUse for what is still set: its holder lives, or may, and will put it back itself."""
+    held = {
+        one.device_uuid: f"process {one.pid} ({one.label or f'user {one.uid}'}) through the guard"
+        for one in status.held
+        if _is_meant(one.device_uuid, device)
+    }
+    for uuid, entry in before.items():
+        if isinstance(entry, Entry) and journal.entry(uuid) == entry and entry.holder.process.may_be_alive():
+            place = " in another PID namespace (a container)" if entry.holder.process.is_elsewhere() else ""
+            held[uuid] = f"{entry.holder}{place}"
     if held:
-        raise DeviceInUse(f"{'; '.join(held)}; wait until it is done, or end it")
+        said = "; ".join(f"{uuid} is set by {holder}" for uuid, holder in held.items())
+        raise DeviceInUse(f"{said}; wait until it is done, or end it")

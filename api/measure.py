@@ -243,4 +243,7 @@ def _is_in_foreground() -> bool:
 
 def _mean(figures: Iterator[float | None]) -> Estimate | None:
     known = [figure for figure in figures if figure is not None]
-    return mean_estimate(known) if known else None
+    if not known:
+        return None
+    spread = mean_estimate(known)
+    return replace(spread, low=None if spread.low is None else max(0.0, spread.low))  # no run takes less than nothing

@@ -17,6 +17,8 @@ from tuner.trial import TrialState
 
 #: Reason of a trial whose second attempt was cut short as well.
 INTERRUPTED_TWICE = "interrupted_twice"
+#: Interruptions that somebody alive asked for, or that the guard or the device forced: no fault of the point.
+ORDERLY = ("released", "job_ended")
 
 
 def held_job(session: Session, claim: Claim) -> JobRow:
@@ -43,7 +45,10 @@ def interrupt_running(session: Session, job_id: str, *, reason: str, now: dateti
 
 
 def outcome_of_interruption(session: Session, row: TrialRow, *, reason: str) -> tuple[str, str, str]:
-    """Return state, reason and detail of an attempt cut short: once is bad luck, twice is the point's fault."""
+    """Return state, reason and detail of an attempt cut short.
+
+    A worker that dies is bad luck once, and the point's fault twice; one that stops in order says nothing of it.
+    """
     was_interrupted_before = session.scalar(
         select(
             exists().where(
@@ -51,9 +56,10 @@ def outcome_of_interruption(session: Session, row: TrialRow, *, reason: str) -> 
                 TrialRow.number == row.number,
                 TrialRow.attempt < row.attempt,
                 TrialRow.state == TrialState.INTERRUPTED,
+                TrialRow.reason.not_in(ORDERLY),
             )
         )
     )
-    if was_interrupted_before:
+    if was_interrupted_before and reason not in ORDERLY:
         return TrialState.FAILED, INTERRUPTED_TWICE, f"attempt {row.attempt} was cut short as well ({reason})"
-    return TrialState.INTERRUPTED, reason, f"attempt {row.attempt} was cut short; the point is tried once more"
+    return TrialState.INTERRUPTED, reason, f"attempt {row.attempt} was cut short; the point is tried again"

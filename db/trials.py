@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy import exists, func, select, update
+from sqlalchemy.orm import Session, aliased, joinedload
 
 from db.database import Database
 from db.errors import RecordNotStorable, TrialNotStored
@@ -117,13 +117,14 @@ class TrialStore:
         return [last[number] for number in sorted(last)]
 
     def to_retry(self, job_id: str) -> tuple[tuple[int, OperatingPoint], ...]:
-        """Return number and point of first attempts that were cut short and have not been tried again."""
+        """Return number and point of the trials whose last attempt was cut short."""
         with self._database.read() as session:
-            repeated = select(TrialRow.number).where(TrialRow.job_id == job_id, TrialRow.attempt > 1)
+            later = aliased(TrialRow)
+            is_repeated = exists().where(
+                later.job_id == TrialRow.job_id, later.number == TrialRow.number, later.attempt > TrialRow.attempt
+            )
             cut_short = select(TrialRow.number, TrialRow.point).where(
-                TrialRow.job_id == job_id,
-                TrialRow.state == TrialState.INTERRUPTED,
-                TrialRow.number.not_in(repeated),
+                TrialRow.job_id == job_id, TrialRow.state == TrialState.INTERRUPTED, ~is_repeated
             )
             rows = session.execute(cut_short.order_by(TrialRow.number)).all()
         return tuple((row.number, point_from_json(row.point)) for row in rows)

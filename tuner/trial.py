@@ -31,7 +31,7 @@ class Trial:
 
     #: Counts the job's points from 0; a repeated attempt keeps its number.
     number: int
-    #: 1, or 2 when the first attempt was interrupted.
+    #: From 1; more when attempts before it were interrupted.
     attempt: int = 1
     point: OperatingPoint
     state: TrialState

@@ -6,6 +6,7 @@
 - cpu_actuators: the CPU's clock cap, through cpufreq
 - actuators: the knobs of a device by its UUID
 - change: one write to one knob: prepared, made, verified, undone
+- trust: what root may believe of a folder and its files
 - journal: what was found, on disk before anything is changed
 - keeper: apply, roll back, restore, recover
 - attain: whether a cap is kept under load
@@ -15,6 +16,7 @@
 - guard_answers: what the guard answers on those lines
 - guard_config: what the guard allows, and to whom
 - leases: who holds what through the guard
+- guard_place: the guard's folders, lock files and socket
 - guard: the privileged helper: settings under a lease
 - guard_link: one connection to the guard, with its heartbeats
 - guard_client: control through the guard

@@ -7,23 +7,23 @@ by the kernel's word (SO_PEERCRED). Needs Linux. Knows sockets, threads and time
 
 from __future__ import annotations
 
-import fcntl
 import os
 import selectors
 import signal
 import socket
-import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 
 import structlog
 
 from probes.control.guard_answers import Welcome, body_of
-from probes.control.guard_config import GuardConfig, require_private
+from probes.control.guard_config import GuardConfig
+from probes.control.guard_place import beside, listening, only_one, own_folders
 from probes.control.guard_wire import Lines, Op, Request, WireError, decode_request, encode_answer, encode_error
 from probes.control.leases import Lease, Leases, Peer
 from probes.control.shield import SHIELDED
@@ -36,8 +36,9 @@ RETRY_S = 30.0
 #: A restore takes milliseconds; a driver that hangs must not keep the guard from ending.
 LONGEST_STOP_S = 30.0
 MAX_CONNECTIONS = 64
-SOCKET_MODE = 0o660
-LOCK_SUFFIX = ".lock"
+#: Of anybody but root: one user must not be able to keep the others out.
+MAX_CONNECTIONS_OF_ONE_USER = 16
+_LOOK_EVERY_S = 0.1
 LOCK_NAME = "guard.lock"
 #: asm-generic/socket.h; Python has no name for it. Pid, uid and gid of SO_PEERCRED are three 32-bit words.
 SO_PEERGROUPS = 59
@@ -70,6 +71,7 @@ class Guard:
         self._wake_up.setblocking(False)
         self._lock = Lock()
         self._connections: dict[socket.socket, Thread] = {}
+        self._users: dict[socket.socket, int] = {}
         self._hangs = False
 
     def stop(self) -> None:
@@ -83,30 +85,29 @@ class Guard:
         with ExitStack() as stack:
             stack.callback(self._wake_up.close)
             stack.callback(self._woken.close)
-            _own_folders(self._config)
-            stack.enter_context(_only_one(_beside(self._config.socket)))
-            stack.enter_context(_only_one(self._config.state_dir / LOCK_NAME))
-            leases = Leases(self._config, self._host)
-            leases.recover()
-            stack.callback(self._end_connections)
-            listener = stack.enter_context(_listening(self._config))
+            own_folders(self._config)
+            stack.enter_context(only_one(beside(self._config.socket)))
+            stack.enter_context(only_one(self._config.state_dir / LOCK_NAME))
+            recovery = _Recovery(self._config, self._host, self._stopping)
+            leases = recovery.first()
+            if leases is None:
+                log.error("recovery_hangs", detail="the next start of a guard or worker puts it back")
+                return False
+            stack.callback(self._end_threads, recovery)
+            listener = stack.enter_context(listening(self._config))
             log.info("guard_listens", socket=str(self._config.socket), lapse_s=self._config.lapse_s)
             on_listening()
             self._accept_until_stopped(listener, leases)
-        return not self._hangs and not leases.status().failed
+        return not self._hangs and not leases.status().failed  # where a thread hangs, so would the question
 
     def _accept_until_stopped(self, listener: socket.socket, leases: Leases) -> None:
-        retry_at_s = time.monotonic() + RETRY_S
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while not self._stopping.is_set():
-                ready = [key.fileobj for key, _ in selector.select(max(retry_at_s - time.monotonic(), 0))]
+                ready = [key.fileobj for key, _ in selector.select()]
                 if listener in ready:
                     self._accept(listener, leases)
-                if time.monotonic() >= retry_at_s:
-                    leases.recover()
-                    retry_at_s = time.monotonic() + RETRY_S
 
     def _accept(self, listener: socket.socket, leases: Leases) -> None:
         try:
@@ -116,13 +117,23 @@ class Guard:
             self._stopping.wait(0.1)
             return
         with self._lock:
-            if len(self._connections) >= MAX_CONNECTIONS:
-                _tell(connection, GuardUnavailable(f"the guard has {MAX_CONNECTIONS} connections already; end some"))
+            user = user_of(connection)
+            if (full := self._full_for(user)) is not None:
+                _tell(connection, GuardUnavailable(f"{full} connections already; end some"))
                 connection.close()
                 return
+            self._users[connection] = user
             thread = Thread(target=self._serve_one, args=(connection, leases), name="guard-lease", daemon=True)
             self._connections[connection] = thread
         thread.start()
+
+    def _full_for(self, user: int) -> str | None:
+        """Return who has too many connections for another one of this user."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            return f"the guard has {MAX_CONNECTIONS}"
+        if user != 0 and list(self._users.values()).count(user) >= MAX_CONNECTIONS_OF_ONE_USER:
+            return f"user {user} has {MAX_CONNECTIONS_OF_ONE_USER}"
+        return None
 
     def _serve_one(self, connection: socket.socket, leases: Leases) -> None:
         try:
@@ -132,7 +143,7 @@ class Guard:
                 _tell(connection, farewell)
         finally:
             with self._lock:
-                del self._connections[connection]
+                del self._connections[connection], self._users[connection]
             connection.close()
 
     def _lease_for(self, connection: socket.socket, leases: Leases) -> ProbeError | WireError | None:
@@ -193,7 +204,7 @@ class Guard:
         match request.op:
             case Op.HELLO:
                 lease.label = request.label
-                return body_of(self._welcome(leases))
+                return body_of(self._welcome(lease, leases))
             case Op.APPLY:
                 leases.apply(lease, request.uuids, request.settings)
             case Op.PROBLEMS:
@@ -206,20 +217,24 @@ class Guard:
                 return body_of(leases.status())
         return None
 
-    def _welcome(self, leases: Leases) -> Welcome:
+    def _welcome(self, lease: Lease, leases: Leases) -> Welcome:
         return Welcome(
             guard_pid=os.getpid(),
+            lease=lease.token,
             lapse_s=self._config.lapse_s,
             state_dir=str(self._config.state_dir),
             offers=leases.offers(),
         )
 
-    def _end_connections(self) -> None:
-        """Let every connection end as if its client had closed it, and wait until what they set is put back."""
+    def _end_threads(self, recovery: _Recovery) -> None:
+        """Let every connection end as if its client had closed it, and wait until what they set is put back.
+
+        All together are waited for no longer than LONGEST_STOP_S.
+        """
         self._stopping.set()
         deadline_s = time.monotonic() + LONGEST_STOP_S
         with self._lock:
-            threads = list(self._connections.values())
+            threads = [*self._connections.values(), recovery.thread]
             for connection in self._connections:
                 with suppress(OSError):  # its client was quicker
                     connection.shutdown(socket.SHUT_RD)
@@ -230,10 +245,51 @@ class Guard:
                 log.error("restore_hangs", detail="the next start of a guard or worker puts it back")
 
 
+class _Recovery:
+    """The recovery at the start and every RETRY_S from then on, in a thread of its own: a driver call may hang."""
+
+    def __init__(self, config: GuardConfig, host: Host, stopping: Event) -> None:
+        self._config = config
+        self._host = host
+        self._stopping = stopping
+        self._first: Future[Leases] = Future()
+        self.thread = Thread(target=self._run, name="guard-recovery", daemon=True)
+        self.thread.start()
+
+    def first(self) -> Leases | None:
+        """Wait for the first recovery and return the leases; None when the guard is told to stop and it hangs.
+
+        Raises what the recovery raised.
+        """
+        # Not a wait for `_stopping` itself: the signal handler that sets it runs in this very thread.
+        while not self._stopping.is_set() and not self._first.done():
+            wait([self._first], timeout=_LOOK_EVERY_S)
+        wait([self._first], timeout=LONGEST_STOP_S)
+        return self._first.result() if self._first.done() else None
+
+    def _run(self) -> None:
+        try:
+            leases = Leases(self._config, self._host)
+            leases.recover()
+        except BaseException as error:
+            self._first.set_exception(error)
+            return
+        self._first.set_result(leases)
+        while not self._stopping.wait(RETRY_S):
+            try:
+                leases.recover()
+            except ProbeError as error:
+                log.error("recovery_failed", reason=str(error))
+
+
+def user_of(connection: socket.socket) -> int:
+    """Return the user at the other end, as the kernel noted it at the connect."""
+    return _credentials_of(connection)[1]
+
+
 def peer_of(connection: socket.socket, proc: Path) -> Peer:
     """Return which process is at the other end, and its user and groups, as the kernel noted them at its connect."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, gid = _CREDENTIALS.unpack(credentials)
+    pid, uid, gid = _credentials_of(connection)
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4 * _MAX_GROUPS)
     except OSError:  # a kernel before 4.13, or more groups than that: the main one counts alone
@@ -242,77 +298,11 @@ def peer_of(connection: socket.socket, proc: Path) -> Peer:
     return Peer(process=process_identity(pid, proc), uid=uid, gids=frozenset({gid, *gids}))
 
 
+def _credentials_of(connection: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
+
+
 def _tell(connection: socket.socket, error: ProbeError | WireError) -> None:
     with suppress(OSError):
         connection.sendall(encode_error(error))
-
-
-def _own_folders(config: GuardConfig) -> None:
-    """Make the folders of socket and journal where they are not there. Whoever can write them could play the guard."""
-    for folder in (config.socket.parent, config.state_dir):
-        try:
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        except OSError as error:
-            raise GuardUnavailable(
-                f"{folder} cannot be made ({error.strerror}); run the guard as root, or give it other places with "
-                "--socket and --state-dir"
-            ) from error
-        require_private(folder)
-
-
-@contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Hold a lock file, which ends with this process however that ends."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise GuardUnavailable(f"{path} cannot be written ({error.strerror}); run the guard as root") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-            raise GuardUnavailable(f"another guard, process {other}, holds {path}; stop that one first") from None
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _listening(config: GuardConfig) -> Iterator[socket.socket]:
-    """Listen on the socket, in place of one that a killed guard left: the lock says that there is no other."""
-    path = config.socket
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            _remove_stale(path)
-            listener.bind(str(path))
-            os.chown(path, -1, -1 if config.socket_gid is None else config.socket_gid)
-            os.chmod(path, SOCKET_MODE)
-            listener.listen()  # from here on somebody can connect, and only as the mode allows
-        except OSError as error:
-            raise GuardUnavailable(
-                f"the guard cannot listen on {path} ({error.strerror or error}); run it as root, or give --socket a "
-                "short path in a folder of its own"
-            ) from error
-        listener.setblocking(False)
-        try:
-            yield listener
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise FileExistsError(0, "there is a file of another kind")
-    path.unlink()
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + LOCK_SUFFIX)

@@ -27,6 +27,8 @@ class Welcome:
     """The answer to HELLO."""
 
     guard_pid: int
+    #: Names the lease of this connection, as `Held.lease` does. It tells leases apart, and gives no right.
+    lease: str
     #: Silence of so many seconds ends the lease.
     lapse_s: float
     state_dir: str
@@ -38,6 +40,8 @@ class Held:
     """One device that somebody holds through the guard."""
 
     device_uuid: str
+    lease: str
+    #: As the guard's PID namespace counts: the process itself may know another number.
     pid: int
     uid: int
     label: str
@@ -60,12 +64,13 @@ def body_of(answer: Welcome | GuardStatus | Sequence[Recovery]) -> Any:
 
 def welcome_of(answer: Any) -> Welcome:
     """Return the record in the answer to HELLO; raise WireError."""
-    document = object_of(answer, "answer", {"guard_pid", "lapse_s", "state_dir", "offers"})
+    document = object_of(answer, "answer", {"guard_pid", "lease", "lapse_s", "state_dir", "offers"})
     lapse_s = document["lapse_s"]
     if isinstance(lapse_s, bool) or not isinstance(lapse_s, int | float) or lapse_s <= 0:
         raise WireError(Fault.BAD_FIELD, f"lapse_s is {shown(lapse_s)}: not a duration")
     return Welcome(
         guard_pid=whole_of(document["guard_pid"], "guard_pid"),
+        lease=text_of(document["lease"], "lease"),
         lapse_s=float(lapse_s),
         state_dir=text_of(document["state_dir"], "state_dir"),
         offers=tuple(_offer(one) for one in list_of(document["offers"], "offers")),
@@ -118,10 +123,11 @@ def _offer(value: Any) -> Offer:
 
 
 def _held(value: Any) -> Held:
-    document = object_of(value, "held", {"device_uuid", "pid", "uid", "label", "settings"})
+    document = object_of(value, "held", {"device_uuid", "lease", "pid", "uid", "label", "settings"})
     chosen = object_of(document["settings"], "settings")
     return Held(
         device_uuid=text_of(document["device_uuid"], "device_uuid"),
+        lease=text_of(document["lease"], "lease"),
         pid=whole_of(document["pid"], "pid"),
         uid=whole_of(document["uid"], "uid"),
         label=text_of(document["label"], "label"),

@@ -38,8 +38,13 @@ class GuardedControl:
         self._uuids = tuple(uuids)
         self._label = label
         self._longest_restart_s = longest_restart_s
-        self._settings = DeviceSettings()
+        #: Whether there may be something to put back.
+        self._is_owed = False
+        #: Whether putting back failed: what was set is the guard's then, no longer our lease's.
         self._has_failed = False
+        #: Whether the lease was found lost at the last restore.
+        self._was_lost = False
+        #: By which a forked child knows that nothing here is its own.
         self._pid = os.getpid()
         self._link = self._connected()
 
@@ -52,23 +57,30 @@ class GuardedControl:
         """Set and verify; see `probes.control.seam`. After a lost lease this begins a new one."""
         with shielded():
             if self._pid != os.getpid():
-                self._pid, self._settings = os.getpid(), DeviceSettings()
+                self._pid, self._is_owed, self._has_failed = os.getpid(), False, False
             if self._link.is_lost:
                 self._make_sure_of_restore()
                 self._link = self._connected()
-            self._settings = settings  # from here on there may be something to put back
+            self._is_owed, self._was_lost = True, False
             try:
                 self._link.ask(Request(op=Op.APPLY, uuids=self._uuids, settings=settings))
             except (ControlLeaseLost, GuardUnavailable):
                 raise
-            except ProbeError:
-                self._settings = DeviceSettings()
+            except RestoreFailed:
+                self._has_failed = True
                 raise
+            except ProbeError:
+                self._is_owed = self._has_failed
+                raise
+            self._is_owed, self._has_failed = not settings.is_empty, False
 
     def problems(self) -> tuple[str, ...]:
-        """Return why what was applied no longer holds; `control_lease_lost` when the guard is gone or has ended it."""
+        """Return why what was applied no longer holds; `control_lease_lost` when the guard is gone or has ended it.
+
+        A lease that was found lost only at the restore is told until the next apply.
+        """
         if self._is_unset:
-            return ()
+            return (ControlLeaseLost.kind,) if self._was_lost and self._pid == os.getpid() else ()
         try:
             return problems_of(self._link.ask(Request(op=Op.PROBLEMS)))
         except (ProbeError, WireError) as error:
@@ -84,11 +96,11 @@ class GuardedControl:
         with shielded():
             if self._is_unset:
                 return
-            if self._has_failed:  # what could not be put back is the guard's, no longer our lease's
+            if self._has_failed:
                 self._make_sure_of_restore()
             else:
                 self._ask_for_restore()
-            self._settings, self._has_failed = DeviceSettings(), False
+            self._is_owed, self._has_failed = False, False
 
     def close(self) -> None:
         """Restore, then let go of the guard."""
@@ -99,12 +111,13 @@ class GuardedControl:
 
     @property
     def _is_unset(self) -> bool:
-        return self._settings.is_empty or self._pid != os.getpid()
+        return not self._is_owed or self._pid != os.getpid()
 
     def _ask_for_restore(self) -> None:
         try:
             self._link.ask(Request(op=Op.RESTORE))
         except (ControlLeaseLost, GuardUnavailable):
+            self._was_lost = True
             self._make_sure_of_restore()
         except RestoreFailed:
             self._has_failed = True
@@ -119,6 +132,7 @@ class GuardedControl:
         """Return once a guard holds nothing of ours any more; a guard that starts puts everything back first."""
         if self._is_unset:
             return
+        ours = self._link.welcome.lease
         deadline_s = time.monotonic() + self._longest_restart_s
         why = "its lease has not ended"
         while time.monotonic() < deadline_s:
@@ -129,7 +143,7 @@ class GuardedControl:
             else:
                 if failed := [f"{uuid}: {status.failed[uuid]}" for uuid in self._uuids if uuid in status.failed]:
                     raise RestoreFailed("; ".join(failed))
-                if not any(held.device_uuid in self._uuids and held.pid == self._pid for held in status.held):
+                if not any(held.lease == ours for held in status.held):
                     return
             Event().wait(_LOOK_EVERY_S)
         raise RestoreFailed(

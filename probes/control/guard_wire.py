@@ -19,7 +19,7 @@ from probes.errors import GuardUnavailable, ProbeError
 from probes.settings import DEVICE_KNOBS, DeviceSettings
 from probes.validity import is_probe_error
 
-VERSION = 1
+VERSION = 2
 #: Far more than the knobs of a machine full of GPUs take.
 MAX_LINE_BYTES = 64 * 1024
 MAX_DEVICES = 64

@@ -2,8 +2,8 @@
 
 A file is written whole or not at all: a temporary file is flushed, takes the final name in one step, and the folder is
 flushed after it. Needs a local Linux file system. Knows nothing of drivers, nor of when something must be put back.
-Holders are told apart by process id and start time, which processes in different PID namespaces cannot compare: such
-must not share a folder.
+Holders are told apart by process id, start time and PID namespace. Root reads and writes only where nobody else could
+have planted an entry.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.control.actuator import Found
+from probes.control.trust import distrust, read_regular
 from probes.errors import DeviceInUse, InvalidSetting, Uncontrolled
 from probes.identity import ProcessIdentity
 from probes.settings import DEVICE_KNOBS
@@ -99,8 +100,9 @@ class Journal:
     def entry(self, device_uuid: str) -> Entry | Damaged | None:
         """Return a device's entry; None when there is none. Raises Uncontrolled where the folder cannot be read."""
         path = self._path(device_uuid)
+        self._require_trusted()
         try:
-            return _decoded(device_uuid, path.read_text())
+            return _decoded(device_uuid, read_regular(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError as error:
@@ -113,6 +115,7 @@ class Journal:
 
         Raises Uncontrolled where the folder cannot be read.
         """
+        self._require_trusted()
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -136,6 +139,7 @@ class Journal:
 
     def remove(self, device_uuid: str) -> None:
         """Remove a device's entry, if there is one. Raises Uncontrolled when it cannot be removed."""
+        self._require_trusted()
         try:
             self._path(device_uuid).unlink(missing_ok=True)
             self._flush_folder()
@@ -147,8 +151,10 @@ class Journal:
     def _write(self, entry: Entry, publish: Callable[[str, Path], None]) -> None:
         path = self._path(entry.device_uuid)
         temporary: str | None = None
+        self._require_trusted()  # nothing is to be made for root in a place that is not trusted either
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._require_trusted()
             descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".tmp")
             with os.fdopen(descriptor, "w") as file:
                 file.write(_encoded(entry))
@@ -176,6 +182,17 @@ class Journal:
         if not _is_uuid(device_uuid):
             raise InvalidSetting(f"{device_uuid!r} is no device's UUID: letters, digits and hyphens make one")
         return self._folder / f"{device_uuid}{SUFFIX}"
+
+    def _require_trusted(self) -> None:
+        try:
+            reason = distrust(self._folder)
+        except OSError as error:
+            raise self._refused("read", error) from error
+        if reason is not None:
+            raise Uncontrolled(
+                f"root does not trust the journal of device settings in {self._folder}: {reason}, or give it another "
+                "state folder"
+            )
 
     def _refused(self, done: str, error: OSError) -> Uncontrolled:
         return Uncontrolled(
@@ -234,7 +251,10 @@ def _decoded(device_uuid: str, text: str) -> Entry:
         energy_mj=None if energy_mj is None else _whole(energy_mj),
         holder=Holder(
             process=ProcessIdentity(
-                pid=_whole(process["pid"]), started=_text(process["started"]), boot_id=_text(process["boot_id"])
+                pid=_whole(process["pid"]),
+                started=_text(process["started"]),
+                boot_id=_text(process["boot_id"]),
+                pid_namespace=_whole(process.get("pid_namespace", 0)),  # older entries are without
             ),
             label=_text(holder["label"]),
         ),

@@ -18,11 +18,11 @@ import structlog
 from probes.control.actuator import Actuator
 from probes.control.actuators import actuators_of
 from probes.control.change import Change, make, planned, problem, put_all_back, released, verify
-from probes.control.journal import UNKNOWN_HOLDER, Damaged, Entry, Holder, Journal, State
+from probes.control.journal import SUFFIX, UNKNOWN_HOLDER, Damaged, Entry, Holder, Journal, State
 from probes.control.shield import shielded
 from probes.detect import Host
 from probes.errors import DeviceInUse, ProbeError, RestoreFailed, Uncontrolled
-from probes.identity import boot_id
+from probes.identity import boot_id, is_other_boot
 from probes.settings import DEVICE_KNOBS, DeviceSettings
 
 log = structlog.get_logger()
@@ -101,8 +101,8 @@ class Keeper:
     def recover(self) -> tuple[Recovery, ...]:
         """Put back what dead processes left, and try again what failed; return what was done about each device.
 
-        Raises Uncontrolled where the journal's folder cannot be read. A device that cannot be put back is in the
-        answer, not raised.
+        What processes in other PID namespaces hold is left alone: they may be alive. Raises Uncontrolled where the
+        journal's folder cannot be read. A device that cannot be put back is in the answer, not raised.
         """
         with self._lock, shielded():
             entries = [self._entry(entry.device_uuid) or entry for entry in self._journal.entries()]
@@ -113,7 +113,7 @@ class Keeper:
         return {
             entry.device_uuid: entry.detail
             for entry in self._journal.entries()
-            if isinstance(entry, Entry) and entry.state is State.RESTORE_FAILED
+            if isinstance(entry, Entry) and entry.state is State.RESTORE_FAILED and not self._is_undone(entry)
         }
 
     def problems(self, uuids: Sequence[str], settings: DeviceSettings) -> tuple[str, ...]:
@@ -135,17 +135,27 @@ class Keeper:
     def _make_way(self, uuid: str, holder: Holder) -> None:
         """Refuse a device that is blocked or in use; recover one that a dead process left."""
         entry = self._entry(uuid) or self._journal.entry(uuid)
-        if isinstance(entry, Entry):
+        if isinstance(entry, Entry) and not self._is_undone(entry):
             if entry.state is State.RESTORE_FAILED:
                 raise RestoreFailed(f"{uuid} is blocked, what was found is not put back: {entry.detail}")
             if entry.holder == holder:
                 return
-            if entry.holder.process.is_alive(self._host.paths.proc):
-                raise DeviceInUse(f"{uuid} is set by {entry.holder}; wait until it is done, or end it")
+            self._refuse_held(entry)
         if entry is not None:
             recovery = self._recovered(entry)
             if recovery.outcome is Outcome.FAILED:
                 raise RestoreFailed(f"{uuid}: {recovery.detail}")
+
+    def _refuse_held(self, entry: Entry) -> None:
+        uuid, process = entry.device_uuid, entry.holder.process
+        if process.is_elsewhere(self._host.paths.proc):
+            raise DeviceInUse(
+                f"{uuid} is set by {entry.holder}, which cannot be seen from this PID namespace (it is in another "
+                "container, or on the host); wait until it is done, or end it; if it is gone and cannot put back, "
+                f"restart the machine, or put back by hand and remove {self._journal.folder / f'{uuid}{SUFFIX}'}"
+            )
+        if process.is_alive(self._host.paths.proc):
+            raise DeviceInUse(f"{uuid} is set by {entry.holder}; wait until it is done, or end it")
 
     def _prepared(
         self, before: Mapping[str, Entry | None], settings: DeviceSettings, holder: Holder
@@ -279,8 +289,7 @@ class Keeper:
         return recovery
 
     def _left_by(self, entry: Entry) -> tuple[Outcome, str]:
-        now = boot_id(self._host.paths.proc)
-        if now and entry.boot_id and now != entry.boot_id:
+        if self._is_undone(entry):
             return Outcome.REBOOTED, f"{entry.holder} set it before the machine restarted, which undid it"
         energy_mj = self._energy_mj(entry.device_uuid)
         if energy_mj is not None and entry.energy_mj is not None and energy_mj < entry.energy_mj:
@@ -293,8 +302,13 @@ class Keeper:
         return (
             isinstance(entry, Entry)
             and entry.state is State.APPLIED
-            and entry.holder.process.is_alive(self._host.paths.proc)
+            and not self._is_undone(entry)
+            and entry.holder.process.may_be_alive(self._host.paths.proc)
         )
+
+    def _is_undone(self, entry: Entry) -> bool:
+        """Return whether the machine was restarted since, so that nothing is left to put back."""
+        return is_other_boot(entry.boot_id, self._host.paths.proc)
 
     def _entry(self, uuid: str) -> Entry | None:
         """Return the device's entry as far as it can be known: what we wrote stands in for a lost or damaged file."""

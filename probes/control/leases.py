@@ -1,18 +1,20 @@
 """Who holds which devices through the guard, and what each may set.
 
 A lease is one connection's. What it set comes back when it ends, however it ends. One call at a time reaches a device,
-so that the driver can be let go of between leases; a driver that hangs holds up everybody. Knows nothing of sockets,
-lines or timeouts.
+so that the driver can be let go of between leases; a driver that hangs holds up everybody who asks for a device. Knows
+nothing of sockets, lines or timeouts.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import RLock
 
 import structlog
 
+from probes.control.actuator import Actuator
 from probes.control.actuators import actuators_of
 from probes.control.guard_answers import GuardStatus, Held, Offer
 from probes.control.guard_config import ANY_DEVICE, GuardConfig
@@ -22,10 +24,12 @@ from probes.cpu.cpu_device import CpuDevice
 from probes.detect import Host
 from probes.errors import DeviceInUse, InvalidSetting, ProbeError, RestoreFailed, Uncontrolled
 from probes.identity import ProcessIdentity
-from probes.settings import DeviceSettings, Settable
+from probes.settings import POWER_CAP, DeviceSettings, Settable
 
 #: Begins the label of every journal entry that a guard made: its holder may live on when the guard was killed.
 LABEL = "through the guard"
+#: Every greeting asks for the offers, and asking the devices opens and closes the driver.
+OFFERS_KEPT_S = 5.0
 _LONGEST_DETAIL = 500
 
 log = structlog.get_logger()
@@ -45,6 +49,8 @@ class Lease:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
+        #: Tells this lease from others, also where the client counts processes otherwise than we do.
+        self.token = secrets.token_hex(8)
         #: What the client says it does; for people only.
         self.label = ""
         self.uuids: tuple[str, ...] = ()
@@ -63,13 +69,19 @@ class Leases:
         self._keeper = Keeper(host, self._journal, prior_caps_mhz=_prior_caps_mhz(config, host))
         self._lock = RLock()
         self._by_uuid: dict[str, Lease] = {}
+        self._offers: tuple[Offer, ...] = ()
+        self._offers_until_s = float("-inf")
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return what may be set on each device of this machine; what cannot be set is left out."""
+        """Return what may be set on each device of this machine, as of a few seconds ago; the rest is left out."""
         with self._lock:
-            offers = tuple(Offer(device_uuid=uuid, knobs=self._knobs(uuid)) for uuid in known_uuids(self._host))
-            self._let_go_of_driver()
-            return offers
+            if self._host.clock.monotonic_s() >= self._offers_until_s:
+                self._offers = tuple(
+                    Offer(device_uuid=uuid, knobs=self._knobs(uuid)) for uuid in known_uuids(self._host)
+                )
+                self._offers_until_s = self._host.clock.monotonic_s() + OFFERS_KEPT_S
+                self._let_go_of_driver()
+            return self._offers
 
     def apply(self, lease: Lease, uuids: Sequence[str], settings: DeviceSettings) -> None:
         """Set these knobs for a lease and verify them.
@@ -140,7 +152,7 @@ class Leases:
             and entry.state is State.APPLIED
             and entry.holder.label.startswith(LABEL)
             and entry.device_uuid not in self._by_uuid
-            and entry.holder.process.is_alive(self._host.paths.proc)
+            and entry.holder.process.may_be_alive(self._host.paths.proc)
         )
 
     def _put_back(self, uuid: str) -> Recovery:
@@ -163,6 +175,7 @@ class Leases:
     def _permit(self, uuids: Sequence[str], settings: DeviceSettings) -> None:
         """Hold each value against what the configuration allows. What a device takes, the keeper checks."""
         if not self._config.devices:
+            self._permit_power(uuids, settings.power_cap_w)
             return
         for uuid in uuids:
             ranges = self._config.rules_of(uuid).ranges
@@ -178,6 +191,30 @@ class Leases:
                         f"{uuid}: {knob} is {value}: the guard's configuration allows {lowest} to {highest}"
                     )
 
+    def _permit_power(self, uuids: Sequence[str], power_cap_w: int | None) -> None:
+        """Refuse what is above the limit that was found: somebody set it, and no configuration says otherwise."""
+        if power_cap_w is None:
+            return
+        for uuid in uuids:
+            try:
+                limits_w = [self._found_limit_w(actuator) for actuator in actuators_of(uuid, self._host, {})]
+            except ProbeError as error:
+                raise Uncontrolled(f"{uuid}: {POWER_CAP}: {error}; nothing is set") from error
+            for limit_w in limits_w:
+                if limit_w is not None and power_cap_w > limit_w:
+                    raise InvalidSetting(
+                        f"{uuid}: {POWER_CAP} is {power_cap_w}: the board was found at {limit_w} W; choose no more, "
+                        "or name a higher range in the guard's configuration"
+                    )
+
+    def _found_limit_w(self, actuator: Actuator) -> int | None:
+        """Return the power limit from before anything was set; None for another knob."""
+        if actuator.knob != POWER_CAP:
+            return None
+        entry = self._journal.entry(actuator.device_uuid)
+        found = entry.found.get(POWER_CAP) if isinstance(entry, Entry) else None
+        return actuator.value_of(actuator.look() if found is None else found)
+
     def _take(self, lease: Lease, uuids: Sequence[str]) -> None:
         if lease.holder is None:
             label = f"{LABEL}, uid {lease.peer.uid}" + (f": {lease.label}" if lease.label else "")
@@ -186,17 +223,23 @@ class Leases:
         self._by_uuid |= dict.fromkeys(uuids, lease)
 
     def _knobs(self, uuid: str) -> tuple[Settable, ...]:
-        ranges = self._config.rules_of(uuid).ranges
-        knobs = []
+        knobs: list[Settable] = []
         for actuator in actuators_of(uuid, self._host, {}):
             try:
-                settable = actuator.settable()
+                offered = self._allowed(actuator)
             except ProbeError as error:
                 log.info("knob_not_offered", device=uuid, knob=actuator.knob, reason=str(error))
                 continue
-            offered = settable if not self._config.devices else _within(settable, ranges.get(settable.name))
             knobs += [offered] if offered else []
         return tuple(knobs)
+
+    def _allowed(self, actuator: Actuator) -> Settable | None:
+        """Return what a device takes of what may be set there. Raises ProbeError where it has not got the knob."""
+        settable = actuator.settable()
+        if self._config.devices:
+            return _within(settable, self._config.rules_of(actuator.device_uuid).ranges.get(actuator.knob))
+        found_w = self._found_limit_w(actuator)
+        return settable if found_w is None else _within(settable, (settable.lowest, found_w))
 
     def _let_go_of_driver(self) -> None:
         """Hold no file of an idle GPU open: an administrator could not reset it."""
@@ -246,6 +289,7 @@ def _holder_of(lease: Lease) -> Holder:
 def _held(uuid: str, lease: Lease) -> Held:
     return Held(
         device_uuid=uuid,
+        lease=lease.token,
         pid=lease.peer.process.pid,
         uid=lease.peer.uid,
         label=lease.label,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from probes.control.guard_answers import recoveries_of
+from probes.control.guard_answers import GuardStatus, recoveries_of, status_of
 from probes.control.guard_client import GuardedControl
 from probes.control.guard_link import GuardLink
 from probes.control.guard_wire import Op, Request, WireError
@@ -21,7 +21,7 @@ from probes.control.seam import DeviceControl
 from probes.cpu.paths import HostPaths
 from probes.detect import Host
 from probes.errors import ProbeError
-from probes.identity import boot_id
+from probes.identity import is_other_boot
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ def open_control(
     `label` tells people what for. `prior_caps_mhz` are SM clock caps in MHz that were set before us, by GPU; a guard
     has its own. Raises GuardUnavailable, naming the remedy, where the socket is there and the guard does not serve us.
     """
-    if guard_socket.exists():
+    if _is_there(guard_socket):
         return GuardedControl(guard_socket, device_uuids, label)
     keeper = Keeper(host, Journal(state_dir), prior_caps_mhz=prior_caps_mhz)
     return LocalControl(keeper, device_uuids, label)
@@ -67,11 +67,27 @@ def recover(
     return (*done, *Keeper(host, journal, prior_caps_mhz=prior_caps_mhz).recover())
 
 
+def guard_status(guard_socket: Path) -> GuardStatus | None:
+    """Return who holds what through the guard, and what it could not put back; None where no guard answers."""
+    if not _is_there(guard_socket):
+        return None
+    try:
+        link = GuardLink(guard_socket, label="status")
+        try:
+            return status_of(link.ask(Request(op=Op.STATUS)))
+        finally:
+            link.close()
+    except (ProbeError, WireError) as error:
+        log.warning("guard_unavailable", reason=str(error))
+        return None
+
+
 def blocked(state_dir: Path, *, paths: HostPaths | None = None) -> Mapping[str, str]:
     """Return the devices that may not be used until they are put back, with the reasons; nothing is changed.
 
-    Those are devices whose restore failed, whose journal entry cannot be read, and those that a dead process left set.
-    Raises Uncontrolled where the journal cannot be read.
+    Those are devices whose restore failed, whose journal entry cannot be read, and those that a dead process left set;
+    one of another PID namespace may be alive. What was set before the machine restarted is undone. Raises Uncontrolled
+    where the journal cannot be read.
     """
     proc = (paths or HostPaths()).proc
     reasons = {entry.device_uuid: _why_blocked(entry, proc) for entry in Journal(state_dir).entries()}
@@ -92,18 +108,18 @@ class _PartOfJournal(Journal):
 def _why_blocked(entry: Entry | Damaged, proc: Path) -> str | None:
     if isinstance(entry, Damaged):
         return f"its journal entry {entry.path} cannot be read: {entry.reason}"
+    if is_other_boot(entry.boot_id, proc):
+        return None
     if entry.state is State.RESTORE_FAILED:
         return entry.detail
-    now = boot_id(proc)
-    is_of_another_boot = bool(now and entry.boot_id and now != entry.boot_id)
-    if is_of_another_boot or entry.holder.process.is_alive(proc):
+    if entry.holder.process.may_be_alive(proc):
         return None
     return f"{entry.holder} ended and left it set"
 
 
 def _recovered_by_guard(state_dir: Path, guard_socket: Path) -> tuple[tuple[Recovery, ...], bool]:
     """Return what the guard did, and whether that was for our journal."""
-    if not guard_socket.exists():
+    if not _is_there(guard_socket):
         return (), False
     try:
         link = GuardLink(guard_socket, label="recovery")
@@ -115,3 +131,10 @@ def _recovered_by_guard(state_dir: Path, guard_socket: Path) -> tuple[tuple[Reco
         log.warning("guard_unavailable", reason=str(error))
         return (), False
     return done, Path(link.welcome.state_dir) == state_dir
+
+
+def _is_there(guard_socket: Path) -> bool:
+    try:
+        return guard_socket.exists()
+    except PermissionError:
+        return False  # in a folder that is closed to this user: no guard for it

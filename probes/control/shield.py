@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-#: What asks a process to end.
+#: What asks a process to end; the one whose usual handler raises comes first.
 SHIELDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -31,17 +31,33 @@ def shielded() -> Iterator[None]:
         if number not in arrived:
             arrived.append(number)
 
-    former = {number: signal.getsignal(number) for number in SHIELDED}
+    handlers = ((number, signal.getsignal(number)) for number in SHIELDED)
+    # None: not installed from Python, and could not be put back from here.
+    former = [(number, handler) for number, handler in handlers if handler is not None]
     try:
-        for number, handler in former.items():
-            if handler is not None:  # None: not installed from Python, and could not be put back from here
+        with _blocked():
+            for number, _handler in former:
                 signal.signal(number, remember)
         yield
     finally:
-        for number, handler in former.items():
-            if handler is not None:
-                signal.signal(number, handler)
-        _deliver(arrived)
+        try:
+            with _blocked():
+                # SIGINT last: its handler raises, and another thread, which is not blocked, may have been sent one.
+                for number, handler in reversed(former):
+                    signal.signal(number, handler)
+        finally:
+            _deliver(arrived)
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Let no signal reach this thread while handlers change; those that come are delivered at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _deliver(numbers: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from probes.control.guard import Guard
 from probes.control.guard_config import DeviceRules, GuardConfig
 from probes.control.journal import Entry, Holder, Journal, State
 from probes.detect import Host
-from probes.identity import ProcessIdentity
+from probes.identity import ProcessIdentity, boot_id
 from probes.settings import DEVICE_KNOBS
 from tests.api.commands import LONGEST_S
 from tests.api.conftest import Main
@@ -202,11 +202,11 @@ def test_knobs_are_no_power_sources(settings: Settings, monkeypatch: pytest.Monk
 
 def test_a_device_that_could_not_be_restored_keeps_tuning_from_running(settings: Settings) -> None:
     """A failed restore is a fault of the machine, told with device, reason and the command that mends it."""
-    holder = Holder(process=ProcessIdentity(pid=7, started="50", boot_id="boot"), label="job a")
+    holder = Holder(process=ProcessIdentity(pid=7, started="50", boot_id=boot_id()), label="job a")
     Journal(settings.state_dir).claim(
         Entry(
             device_uuid="GPU-1",
-            boot_id="boot",
+            boot_id=boot_id(),
             energy_mj=None,
             holder=holder,
             found={"power_cap_w": {"limit_mw": 500_000}},

@@ -161,6 +161,42 @@ def test_the_guard_does_it_where_it_runs(machine: KeptGpus) -> None:
         assert f"{FIRST_UUID}: sm_clock_cap_mhz put back" in result.output
 
 
+def test_a_guard_with_a_journal_of_its_own_is_asked(machine: KeptGpus, settings: Settings) -> None:
+    """Without an entry here, what the guard could not put back is tried again, and code 1 tells that it failed."""
+    with guarding(machine) as running:
+        running.start()
+        settings = replace_socket(settings, running.socket)
+        control = GuardedControl(running.socket, BOTH, "a job")
+        control.apply(CAPPED)
+        assert isinstance(restored(settings).exception, DeviceInUse)
+        machine.gpus[0].refusals[RESET_CLOCK] = UNKNOWN_ERROR
+        with pytest.raises(RestoreFailed):
+            control.close()
+        result = restored(settings)
+        assert (result.exit_code, f"{FIRST_UUID}: could not be put back" in result.output) == (1, True)
+        assert restored(settings, SECOND_UUID).exit_code == 0
+        machine.gpus[0].refusals.clear()
+        result = restored(settings, FIRST_UUID)
+        assert (result.exit_code, machine.state()) == (0, FREE)
+        assert f"{FIRST_UUID}: put back" in result.output
+        assert restored(settings).output.startswith("nothing to put back")
+
+
+def replace_socket(settings: Settings, socket: Path) -> Settings:
+    return Settings(state_dir=settings.state_dir, guard_socket=socket)
+
+
+def test_a_holder_in_another_namespace_is_left_alone(machine: KeptGpus, settings: Settings) -> None:
+    """A worker of another container may be alive: its devices stay set, and it is named."""
+    process = process_identity()
+    elsewhere = replace(process, started="1", pid_namespace=process.pid_namespace + 1)
+    Keeper(Host(), Journal(settings.state_dir)).apply(BOTH, CAPPED, Holder(process=elsewhere, label="a job"))
+    error = restored(settings).exception
+    assert isinstance(error, DeviceInUse)
+    assert f"{FIRST_UUID} is set by process {os.getpid()} (a job) in another PID namespace" in str(error)
+    assert machine.state() == SET
+
+
 def test_a_configuration_that_is_wrong_is_refused(tmp_path: Path) -> None:
     """The guard does not start on a file that it does not understand, and names key and value."""
     config = tmp_path / "guard.toml"

@@ -182,11 +182,22 @@ def test_a_point_that_is_interrupted_twice_has_failed(
 
 def test_a_worker_may_say_itself_that_it_was_interrupted(jobs: JobStore, trials: TrialStore, claim: Claim) -> None:
     """An interruption that the worker stores counts like one that its successor finds."""
-    interrupted = make_trial(state=TrialState.INTERRUPTED, reason="released", measurement=None)
+    interrupted = make_trial(state=TrialState.INTERRUPTED, reason="interrupted", measurement=None)
     for _ in range(2):
         trials.finish(trials.start(claim, 0, make_point()), interrupted)
     reasons = [(trial.state, trial.reason) for trial in trials.list(claim.job_id)]
-    assert reasons == [(TrialState.INTERRUPTED, "released"), (TrialState.FAILED, "interrupted_twice")]
+    assert reasons == [(TrialState.INTERRUPTED, "interrupted"), (TrialState.FAILED, "interrupted_twice")]
+
+
+def test_a_worker_that_stops_in_order_blames_no_point(jobs: JobStore, trials: TrialStore, claim: Claim) -> None:
+    """However often a job is put aside in the midst of one trial, its point is tried again."""
+    for attempt in (1, 2, 3):
+        trials.start(claim, 0, make_point())
+        jobs.release(claim)
+        last = trials.list(claim.job_id)[-1]
+        assert (attempt, TrialState.INTERRUPTED, "released") == (last.attempt, last.state, last.reason)
+        assert ((0, make_point()),) == trials.to_retry(claim.job_id)
+        claim = jobs.claim(claim.job_id, f"host:{attempt}", 60)
 
 
 @pytest.mark.parametrize("how", ["release", "finish"])

@@ -61,6 +61,15 @@ class KeptGpus:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "boot_id").write_text(f"{boot_id}\n")
 
+    def enter_pid_namespace(self, name: str) -> None:
+        """Let the process table be that of another PID namespace; as with real ones, each name has its own inode."""
+        namespace = self.proc.root / f"pid:{name}"
+        namespace.touch()
+        link = self.proc.root / "self/ns/pid"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(namespace)
+
     def state(self) -> list[tuple[tuple[int, int] | None, int]]:
         """Return what is set on each GPU: locked clocks and the limit in mW."""
         return [(gpu.locked, gpu.limit_mw) for gpu in self.gpus]

@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -16,16 +17,16 @@ import pytest
 from probes.control import guard as guard_module
 from probes.control.guard import Guard, peer_of, run_guard
 from probes.control.guard_answers import status_of, welcome_of
-from probes.control.guard_wire import MAX_LINE_BYTES, Fault, Op, Request, WireError
+from probes.control.guard_wire import MAX_LINE_BYTES, Fault, Op, Request, WireError, encode_request
 from probes.control.journal import Holder
-from probes.control.keeper import Keeper
-from probes.control.leases import Peer
+from probes.control.keeper import Keeper, Recovery
+from probes.control.leases import Leases, Peer
 from probes.control.shield import SHIELDED
 from probes.cpu.paths import HostPaths
 from probes.errors import ControlLeaseLost, DeviceInUse, GuardUnavailable, InvalidSetting, NotPermitted, RestoreFailed
 from probes.identity import ProcessIdentity, process_identity
 from probes.settings import DeviceSettings
-from tests.probes.control.kept_gpus import BOTH, CAPPED, RESET_CLOCK, UNKNOWN_ERROR, KeptGpus, make_kept_gpus
+from tests.probes.control.kept_gpus import BOTH, CAPPED, RESET_CLOCK, SET_LIMIT, UNKNOWN_ERROR, KeptGpus, make_kept_gpus
 from tests.probes.control.running_guard import LONGEST_S, RunningGuard, guarding, wait_until
 from tests.probes.fake_gpu import FIRST_UUID
 
@@ -109,7 +110,7 @@ def test_half_a_line_is_silence(machine: KeptGpus) -> None:
         guard.start()
         with guard.connected() as client:
             client.ask(APPLY)
-            client.connection.sendall(b'{"v": 1, ')
+            client.connection.sendall(b'{"v": 2, ')
             with pytest.raises(ControlLeaseLost):
                 client.answer()
             assert is_free(machine)
@@ -129,9 +130,9 @@ def test_a_second_client_learns_who_holds_the_device(machine: KeptGpus, guard: R
     ("line", "fault"),
     [
         (b"hello\n", Fault.NOT_JSON),
-        (b'{"v": 2, "op": "status"}\n', Fault.UNKNOWN_VERSION),
-        (b'{"v": 1, "op": "reset"}\n', Fault.UNKNOWN_OP),
-        (b'{"v": 1, "op": "apply"}\n', Fault.BAD_FIELD),
+        (b'{"v": 3, "op": "status"}\n', Fault.UNKNOWN_VERSION),
+        (b'{"v": 2, "op": "reset"}\n', Fault.UNKNOWN_OP),
+        (b'{"v": 2, "op": "apply"}\n', Fault.BAD_FIELD),
         (b"x" * (MAX_LINE_BYTES + 1), Fault.TOO_LONG),
     ],
 )
@@ -199,6 +200,84 @@ def test_a_restore_that_hangs_does_not_keep_it(machine: KeptGpus, monkeypatch: p
             assert {entry.device_uuid for entry in guard.journal.entries()} == set(BOTH)
             answering.set()
             wait_until(lambda: guard.journal.entries() == (), what="the late restore")
+
+
+class Hanging:
+    """A driver call that does not return before it is let."""
+
+    def __init__(self) -> None:
+        self.entered, self.answering = Event(), Event()
+
+    def __call__(self) -> int:
+        self.entered.set()
+        self.answering.wait(LONGEST_S)
+        return 0
+
+
+def test_a_driver_that_hangs_keeps_nobody_from_connecting(machine: KeptGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a driver call and with it the retry hang, clients are accepted, and a stop ends the guard."""
+    monkeypatch.setattr(guard_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(guard_module, "LONGEST_STOP_S", 0.05)
+    retrying, recover = Event(), Leases.recover
+
+    def tell_and_recover(leases: Leases) -> tuple[Recovery, ...]:
+        retrying.set()
+        try:
+            return recover(leases)
+        finally:
+            retrying.clear()
+
+    monkeypatch.setattr(Leases, "recover", tell_and_recover)
+    hang = Hanging()
+    with guarding(machine) as guard:
+        guard.start()
+        with guard.connected() as client, guard.connected() as other:
+            machine.gpus[0].refusals[SET_LIMIT] = hang
+            client.connection.sendall(encode_request(APPLY))
+            assert hang.entered.wait(LONGEST_S)
+            assert retrying.wait(LONGEST_S)
+            assert other.ask(Request(op=Op.HEARTBEAT)) is None
+            guard.stop()
+            assert guard.results == [False]
+            assert guard.journal.entries() != ()
+            hang.answering.set()
+            wait_until(lambda: guard.journal.entries() == (), what="the late restore")
+
+
+def test_a_driver_that_hangs_at_the_start_does_not_keep_the_guard(
+    machine: KeptGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard whose first recovery hangs ends when it is told to, without ever having listened."""
+    monkeypatch.setattr(guard_module, "LONGEST_STOP_S", 0.05)
+    hang = Hanging()
+    with guarding(machine) as running:
+        long_gone = Holder(process=replace(process_identity(), started="1"), label="a job")
+        Keeper(running.host, running.journal).apply(BOTH, CAPPED, long_gone)
+        machine.gpus[0].refusals[RESET_CLOCK] = hang
+        guard, results, heard = Guard(running.config, running.host), [], Event()
+        thread = Thread(target=lambda: results.append(guard.serve(heard.set)))
+        thread.start()
+        assert hang.entered.wait(LONGEST_S)
+        guard.stop()
+        thread.join(LONGEST_S)
+        assert results == [False]
+        assert not heard.is_set()
+        hang.answering.set()
+        wait_until(lambda: running.journal.entries() == (), what="the late restore")
+
+
+def test_one_user_cannot_hold_all_connections(machine: KeptGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many connections a user is refused while others are served; root has no such limit."""
+    monkeypatch.setattr(guard_module, "MAX_CONNECTIONS_OF_ONE_USER", 2)
+    users = iter([1000, 1000, 1000, 1001, 0, 0, 0])
+    monkeypatch.setattr(guard_module, "user_of", lambda _: next(users))
+    with guarding(machine) as guard, ExitStack() as stack:
+        guard.start()
+        first, second, third, *others = [stack.enter_context(guard.connected()) for _ in range(7)]
+        with pytest.raises(GuardUnavailable, match="user 1000 has 2 connections already"):
+            third.answer()
+        for served in (first, second, *others):
+            assert served.ask(Request(op=Op.HEARTBEAT)) is None
 
 
 def test_a_connection_that_cannot_be_accepted_is_passed_over(
@@ -364,7 +443,7 @@ def test_connections_are_limited(machine: KeptGpus, monkeypatch: pytest.MonkeyPa
             with guard.connected() as third:
                 try:
                     third.ask(STATUS)
-                except GuardUnavailable:
+                except (GuardUnavailable, OSError):  # refused, perhaps before we could ask
                     return False
                 return True
 

@@ -23,6 +23,7 @@ from probes.settings import POWER_CAP, SM_CLOCK_CAP, DeviceSettings, Settable
 
 WELCOME = Welcome(
     guard_pid=4_194_304,
+    lease="4f1d",
     lapse_s=10.0,
     state_dir="/var/lib/wattfront",
     offers=(
@@ -37,7 +38,11 @@ WELCOME = Welcome(
     ),
 )
 STATUS = GuardStatus(
-    held=(Held(device_uuid="GPU-1", pid=7, uid=1000, label="a job", settings=DeviceSettings(power_cap_w=400)),),
+    held=(
+        Held(
+            device_uuid="GPU-1", lease="4f1d", pid=7, uid=1000, label="a job", settings=DeviceSettings(power_cap_w=400)
+        ),
+    ),
     failed={"GPU-2": "it does not answer"},
 )
 RECOVERIES = (Recovery(device_uuid="GPU-1", outcome=Outcome.PUT_BACK, detail="process 7 left it set"),)
@@ -60,7 +65,7 @@ def test_a_machine_full_of_gpus_fits_in_a_line() -> None:
     """Sixteen GPUs with hundreds of clocks each are told in one line."""
     clocks = Settable(name=SM_CLOCK_CAP, values=tuple(range(210, 3210, 7)))
     offers = tuple(Offer(device_uuid=f"GPU-{number:036d}", knobs=(clocks,)) for number in range(16))
-    welcome = Welcome(guard_pid=1, lapse_s=10, state_dir="/var/lib/wattfront", offers=offers)
+    welcome = Welcome(guard_pid=1, lease="4f1d", lapse_s=10, state_dir="/var/lib/wattfront", offers=offers)
     assert len(encode_answer(body_of(welcome))) < MAX_LINE_BYTES
 
 
@@ -71,6 +76,7 @@ def test_a_machine_full_of_gpus_fits_in_a_line() -> None:
         (welcome_of, {"guard_pid": 1}),
         (welcome_of, body_of(WELCOME) | {"lapse_s": 0}),
         (welcome_of, body_of(WELCOME) | {"lapse_s": "10"}),
+        (welcome_of, body_of(WELCOME) | {"lease": 7}),
         (welcome_of, body_of(WELCOME) | {"offers": [{"device_uuid": "GPU-1"}]}),
         (status_of, body_of(STATUS) | {"failed": {"GPU-2": 3}}),
         (status_of, body_of(STATUS) | {"held": [{}]}),

@@ -10,10 +10,12 @@ from types import FrameType
 
 import pytest
 
+from probes.control import guard as guard_module
 from probes.control.guard_client import GuardedControl
 from probes.control.guard_config import DeviceRules
 from probes.control.guard_link import GuardLink
 from probes.control.guard_wire import Request
+from probes.control.leases import Peer
 from probes.control.seam import DeviceControl
 from probes.errors import (
     ControlLeaseLost,
@@ -24,6 +26,7 @@ from probes.errors import (
     RestoreFailed,
     Uncontrolled,
 )
+from probes.identity import process_identity
 from probes.settings import POWER_CAP, DeviceSettings
 from tests.probes.control.kept_gpus import (
     BOTH,
@@ -182,10 +185,87 @@ def test_a_lost_lease_is_a_problem(machine: KeptGpus, make_control: MakeControl)
     assert control.problems() == ("control_lease_lost",)
     control.restore()
     assert machine.state() == FREE
-    assert control.problems() == ()
     control.apply(CAPPED)
     assert machine.state() == SET
     assert control.problems() == ()
+
+
+def test_a_loss_that_the_restore_finds_is_told_afterwards(machine: KeptGpus, make_control: MakeControl) -> None:
+    """POWER-41: whoever asks only after the restore still learns that the settings were gone, until the next apply."""
+    control = make_control(longest_restart_s=60)
+    control.apply(CAPPED)
+    lose(control)
+    control.restore()
+    control.restore()
+    assert machine.state() == FREE
+    assert control.problems() == ("control_lease_lost",)
+    control.apply(CAPPED)
+    assert control.problems() == ()
+    control.restore()
+    assert control.problems() == ()
+
+
+def test_our_lease_is_known_by_its_token(
+    machine: KeptGpus, guard: RunningGuard, make_control: MakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker in a container, whose process id there is not the guard's, is not told that what it set is put back."""
+    seen = Peer(process=process_identity(os.getppid()), uid=os.geteuid(), gids=frozenset())
+    monkeypatch.setattr(guard_module, "peer_of", lambda *_: seen)
+    control = make_control()
+    control.apply(CAPPED)
+    kept = os.dup(control._link._socket.fileno())  # as if the guard had not noticed yet
+    try:
+        lose(control)
+        with pytest.raises(RestoreFailed, match="its lease has not ended"):
+            control.restore()
+        assert machine.state() == SET
+    finally:
+        os.close(kept)
+
+
+def test_another_lease_of_this_process_is_not_ours(machine: KeptGpus, make_control: MakeControl) -> None:
+    """A restore after a lost lease does not wait for what the same process holds through another connection."""
+    first, second = make_control(longest_restart_s=60), make_control()
+    first.apply(CAPPED)
+    lose(first)
+    wait_until(lambda: machine.state() == FREE, what="the end of the first lease")
+    second.apply(CAPPED)
+    first.restore()
+    assert machine.state() == SET
+
+
+def test_an_empty_apply_that_loses_the_lease_still_owes_a_restore(
+    guard: RunningGuard, make_control: MakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was applied before is not forgotten when nobody answers that it is put back."""
+    control = make_control()
+    control.apply(CAPPED)
+
+    def lose_and_ask(link: GuardLink, request: Request) -> None:
+        link._lose("cut by the test")
+        raise ControlLeaseLost("cut by the test")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(GuardLink, "ask", lose_and_ask)
+        with pytest.raises(ControlLeaseLost):
+            control.apply(DeviceSettings())
+    guard.stop()
+    with pytest.raises(RestoreFailed, match="may still be set"):
+        control.close()
+
+
+def test_a_roll_back_that_failed_is_not_forgotten(machine: KeptGpus, make_control: MakeControl) -> None:
+    """POWER-32: after an apply that could not be undone, restore and close say so until the guard has put it back."""
+    control = make_control(longest_restart_s=60)
+    _fail_to_roll_back(machine)
+    with pytest.raises(RestoreFailed):
+        control.apply(CAPPED)
+    for end in (control.restore, control.close, control.close):
+        with pytest.raises(RestoreFailed, match="sm_clock_cap_mhz"):
+            end()
+    machine.gpus[0].refusals.clear()
+    control.close()
+    assert machine.state() == FREE
 
 
 def test_a_new_lease_begins_after_the_old_one_has_ended(machine: KeptGpus, make_control: MakeControl) -> None:

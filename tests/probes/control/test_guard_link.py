@@ -24,7 +24,7 @@ from tests.probes.control.kept_gpus import BOTH, CAPPED, KeptGpus, make_kept_gpu
 from tests.probes.control.running_guard import LONGEST_S, RunningGuard, guarding, wait_until
 
 STATUS = Request(op=Op.STATUS)
-WELCOME = encode_answer(body_of(Welcome(guard_pid=1, lapse_s=60, state_dir="/x", offers=())))
+WELCOME = encode_answer(body_of(Welcome(guard_pid=1, lease="4f1d", lapse_s=60, state_dir="/x", offers=())))
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_an_interrupted_question_loses_the_lease() -> None:
 def test_an_answer_of_another_protocol_is_refused() -> None:
     """A guard of another version is not there for us, and the message says so."""
     with (
-        listening(lambda connection, _: connection.sendall(b'{"v": 2, "ok": null}\n')) as path,
+        listening(lambda connection, _: connection.sendall(b'{"v": 3, "ok": null}\n')) as path,
         pytest.raises(GuardUnavailable, match="use a worker and a guard of the same version"),
     ):
         GuardLink(path)

@@ -32,7 +32,7 @@ from probes.errors import DeviceInUse, GuardUnavailable, ProbeError
 from probes.settings import DeviceSettings
 from probes.validity import is_probe_error
 
-APPLY = {"v": 1, "op": "apply", "uuids": ["GPU-1"], "settings": {"power_cap_w": 400}}
+APPLY = {"v": 2, "op": "apply", "uuids": ["GPU-1"], "settings": {"power_cap_w": 400}}
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_whatever_arrives_is_a_request_or_a_named_fault(junk: bytes) -> None:
     [
         *(b"", b"{", b"\xff\xfe", b"[1]", b"null", b'"hello"'),
         b"[" * MAX_LINE_BYTES,
-        b'{"v": 1, "v": 1, "op": "status"}',
+        b'{"v": 2, "v": 2, "op": "status"}',
         b'{"v": ' + b"9" * 5000 + b"}",
     ],
 )
@@ -92,10 +92,10 @@ def test_what_is_not_an_object_of_json_is_refused(line: bytes) -> None:
     assert fault_of(line) is Fault.NOT_JSON
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, True, [1]])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None, True, [1]])
 def test_another_version_is_refused(version: object) -> None:
-    """Only version 1 is spoken, and the message names both."""
-    with pytest.raises(WireError, match="this is version 1") as caught:
+    """Only version 2 is spoken, and the message names both."""
+    with pytest.raises(WireError, match="this is version 2") as caught:
         decode_request(changed(v=version))
     assert caught.value.fault is Fault.UNKNOWN_VERSION
 
@@ -135,13 +135,13 @@ def test_a_field_that_is_not_as_agreed_is_refused(changes: dict[str, Any]) -> No
 
 def test_a_missing_field_is_refused() -> None:
     """Apply without settings is not apply with none."""
-    assert fault_of(b'{"v": 1, "op": "apply", "uuids": ["GPU-1"]}') is Fault.BAD_FIELD
+    assert fault_of(b'{"v": 2, "op": "apply", "uuids": ["GPU-1"]}') is Fault.BAD_FIELD
 
 
 @pytest.mark.parametrize("label", ["two\nlines", "\x1b[31m", "x" * (MAX_LABEL + 1)])
 def test_a_label_is_short_and_printable(label: str) -> None:
     """What a client calls itself cannot forge lines of a log or colour a terminal."""
-    assert fault_of(json.dumps({"v": 1, "op": "hello", "label": label}).encode()) is Fault.BAD_FIELD
+    assert fault_of(json.dumps({"v": 2, "op": "hello", "label": label}).encode()) is Fault.BAD_FIELD
 
 
 @pytest.mark.parametrize("kind", [*filter(is_probe_error, vars(errors).values())])
@@ -161,7 +161,7 @@ def test_a_fault_arrives_as_a_fault() -> None:
 
 def test_an_unknown_error_is_not_swallowed() -> None:
     """An error that only a newer guard knows is told as GuardUnavailable, with its name."""
-    line = b'{"v": 1, "error": {"kind": "on_fire", "message": "run"}}'
+    line = b'{"v": 2, "error": {"kind": "on_fire", "message": "run"}}'
     with pytest.raises(GuardUnavailable, match="'on_fire': run"):
         decode_answer(line)
 
@@ -172,7 +172,7 @@ def test_an_answer_arrives_as_it_was_sent() -> None:
     assert decode_answer(encode_answer(["external_change"])) == ["external_change"]
 
 
-@pytest.mark.parametrize("line", [b'{"v": 1}', b'{"v": 1, "ok": 1, "error": 2}', b'{"v": 1, "error": "x"}'])
+@pytest.mark.parametrize("line", [b'{"v": 2}', b'{"v": 2, "ok": 1, "error": 2}', b'{"v": 2, "error": "x"}'])
 def test_what_is_no_answer_is_refused(line: bytes) -> None:
     """An answer is either ok or an error."""
     with pytest.raises(WireError):

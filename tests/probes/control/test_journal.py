@@ -65,7 +65,7 @@ def test_an_entry_is_read_as_it_was_written(
 ) -> None:
     """Whatever was found comes back unchanged, numbers beyond 2**32 and any label included."""
     journal = Journal(tmp_path_factory.mktemp("journal"))
-    process = ProcessIdentity(pid=7, started="50", boot_id="boot")
+    process = ProcessIdentity(pid=7, started="50", boot_id="boot", pid_namespace=4_026_531_836)
     entry = make_entry(
         found=found,
         written=written,
@@ -260,10 +260,10 @@ def test_an_entry_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, mon
     """Missing permission is an error of its own: resetting a device for it would be wrong."""
     journal = Journal(tmp_path)
 
-    def refuse(_path: Path) -> str:
+    def refuse(*_arguments: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(Uncontrolled, match="cannot be read"):
         journal.entry(UUID)
 
@@ -280,6 +280,56 @@ def test_an_entry_that_cannot_be_removed_is_named(tmp_path: Path, monkeypatch: p
     with pytest.raises(Uncontrolled, match="Read-only file system"):
         journal.remove(UUID)
     assert make_entry() == journal.entry(UUID)
+
+
+def test_what_is_no_regular_file_is_a_damaged_entry(tmp_path: Path) -> None:
+    """Neither a pipe nor a link in an entry's place is read, nor waited for."""
+    Journal(tmp_path).write(make_entry(device_uuid="GPU-3"))
+    os.mkfifo(tmp_path / "GPU-1.json")
+    (tmp_path / "GPU-2.json").symlink_to(tmp_path / "GPU-3.json")
+    kinds = [(entry.device_uuid, type(entry)) for entry in Journal(tmp_path).entries()]
+    assert kinds == [("GPU-1", Damaged), ("GPU-2", Damaged), ("GPU-3", Entry)]
+
+
+def test_root_believes_no_folder_that_others_may_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted entries would let anybody set devices with root's rights: nothing is read, written or removed."""
+    folder = tmp_path / "state"
+    Journal(folder).write(make_entry())
+    folder.chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    journal = Journal(folder)
+    uses: list[Callable[[], object]] = [
+        journal.entries,
+        lambda: journal.entry(UUID),
+        lambda: journal.write(make_entry(energy_mj=None)),
+        lambda: journal.claim(make_entry(device_uuid="GPU-2")),
+        lambda: journal.remove(UUID),
+    ]
+    for use in uses:
+        with pytest.raises(Uncontrolled, match=f"write to {folder}; `chmod go-w {folder}`"):
+            use()
+    assert visible_files(folder) == ["GPU-1.json"]
+
+
+def test_a_folder_is_made_for_its_owner_alone_to_write(tmp_path: Path) -> None:
+    """Whatever the umask, root can believe the folder that it made."""
+    former = os.umask(0)
+    try:
+        Journal(tmp_path / "state").write(make_entry())
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o755
+
+
+def test_an_entry_without_pid_namespace_is_read(tmp_path: Path) -> None:
+    """An entry of a version that knew no namespaces is whole; a number that is none is damage."""
+    (tmp_path / "GPU-1.json").write_text(changed(lambda document: None))
+    entry = Journal(tmp_path).entry(UUID)
+    assert isinstance(entry, Entry)
+    assert entry.holder.process.pid_namespace == 0
+    wrong = changed(lambda document: document["holder"]["process"].update(pid_namespace="host"))
+    (tmp_path / "GPU-1.json").write_text(wrong)
+    assert isinstance(Journal(tmp_path).entry(UUID), Damaged)
 
 
 def test_left_over_temporary_files_are_no_entries(tmp_path: Path) -> None:

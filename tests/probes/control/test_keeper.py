@@ -345,7 +345,7 @@ def test_a_folder_that_may_not_be_read_does_not_stop_a_restore(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", refuse)
+        patch.setattr("probes.control.journal.read_regular", refuse)
         with pytest.raises(RestoreFailed, match="cannot be read"):
             machine.keeper().restore(BOTH)
         assert machine.state() == SET
@@ -744,3 +744,34 @@ def test_an_entry_without_a_boot_is_put_back(machine: KeptGpus) -> None:
     machine.journal.write(replace(entry_of(machine), boot_id=""))
     assert [record.outcome for record in machine.keeper().recover()] == [Outcome.PUT_BACK]
     assert machine.state() == FREE
+
+
+def test_a_holder_in_another_namespace_is_not_taken_for_dead(machine: KeptGpus) -> None:
+    """From a container the host's worker cannot be seen: its device is left alone, and nobody else may set it."""
+    machine.enter_pid_namespace("host")
+    machine.keeper().apply([FIRST_UUID], CAPPED, machine.holder(label="job a"))
+    machine.proc.end_process(700)
+    machine.enter_pid_namespace("container")
+    keeper = machine.keeper()
+    assert keeper.recover() == ()
+    with pytest.raises(DeviceInUse, match=rf"process 700 \(job a\), .*PID namespace.* {machine.journal.folder}"):
+        keeper.apply([FIRST_UUID], CAPPED, machine.holder(701))
+    assert machine.state()[0] == SET[0]
+    machine.boot("another")
+    assert [recovery.outcome for recovery in keeper.recover()] == [Outcome.REBOOTED]
+
+
+def test_a_restart_ends_a_failed_restore(machine: KeptGpus) -> None:
+    """After a reboot nothing is left to put back: the device is neither failed nor blocked, and can be set."""
+    gpu, keeper = machine.gpus[0], machine.keeper()
+    keeper.apply([FIRST_UUID], CAPPED, machine.holder())
+    gpu.refusals[SET_LIMIT] = UNKNOWN_ERROR
+    with pytest.raises(RestoreFailed):
+        keeper.restore([FIRST_UUID])
+    gpu.refusals.clear()
+    assert set(keeper.failed()) == {FIRST_UUID}
+    machine.boot("another")
+    gpu.locked, gpu.limit_mw = None, 700_000
+    assert keeper.failed() == {}
+    machine.keeper().apply([FIRST_UUID], CAPPED, machine.holder(701))
+    assert machine.state()[0] == SET[0]

@@ -11,13 +11,14 @@ import pytest
 from probes.control.guard_config import DeviceRules, GuardConfig
 from probes.control.journal import Entry, Journal
 from probes.control.keeper import Outcome
-from probes.control.leases import LABEL, Lease, Leases, Peer
+from probes.control.leases import LABEL, OFFERS_KEPT_S, Lease, Leases, Peer
 from probes.errors import DeviceInUse, InvalidSetting, RestoreFailed, Uncontrolled
 from probes.identity import process_identity
 from probes.settings import POWER_CAP, SM_CLOCK_CAP, DeviceSettings
 from tests.probes.control.kept_gpus import (
     BOTH,
     CAPPED,
+    GET_LIMIT,
     NO_PERMISSION,
     RESET_CLOCK,
     SET_LIMIT,
@@ -206,6 +207,50 @@ def test_without_rules_everything_is_offered(leases: Leases) -> None:
     assert [len(offer.knobs) for offer in leases.offers()] == [2, 2, 0]
 
 
+def test_offers_are_kept_for_a_while(machine: KeptGpus, leases: Leases) -> None:
+    """Many greetings do not open and close the driver each time; after some seconds the devices are asked again."""
+    library = pynvml.CDLL("libnvidia-ml.so.1")  # the fake one that the bindings have loaded
+    first, opened = leases.offers(), library.num_inits
+    assert leases.offers() == first
+    assert library.num_inits == opened
+    machine.clock.advance(OFFERS_KEPT_S)
+    assert leases.offers() == first
+    assert library.num_inits == opened + 1
+
+
+def test_without_rules_the_limit_that_was_found_is_the_highest(machine: KeptGpus, leases: Leases) -> None:
+    """An administrator's 500 W are not raised by a guard that is told nothing, neither at first nor from below."""
+    lease, too_much = lease_of(machine, 700), DeviceSettings(power_cap_w=501)
+    ranges = [knob.values for offer in leases.offers() for knob in offer.knobs if knob.name == POWER_CAP]
+    assert ranges == [(200, 700), (200, 500)]
+    with pytest.raises(InvalidSetting, match=f"{SECOND_UUID}: power_cap_w is 501: .* 500 W"):
+        leases.apply(lease, BOTH, too_much)
+    assert machine.gpus[1].writes == []
+    leases.apply(lease, BOTH, DeviceSettings(power_cap_w=300))
+    leases.apply(lease, BOTH, DeviceSettings(power_cap_w=500))
+    assert machine.state() == [(None, 500_000), (None, 500_000)]
+    with pytest.raises(InvalidSetting, match="500 W"):
+        leases.apply(lease, BOTH, too_much)
+    assert machine.state() == FREE
+
+
+def test_rules_may_allow_more_than_the_limit_that_was_found(machine: KeptGpus, config: GuardConfig) -> None:
+    """Where the configuration names a range, it alone bounds the power cap."""
+    leases = Leases(allowing(config, any=DeviceRules(ranges={POWER_CAP: (300, 650)})), machine.host)
+    leases.apply(lease_of(machine, 700), [SECOND_UUID], DeviceSettings(power_cap_w=650))
+    assert machine.state() == [FREE[0], (None, 650_000)]
+
+
+def test_a_limit_that_cannot_be_read_allows_nothing(machine: KeptGpus, leases: Leases) -> None:
+    """Without the limit that was found no power cap is offered or set; other knobs are."""
+    machine.gpus[0].refusals[GET_LIMIT] = UNKNOWN_ERROR
+    assert [knob.name for knob in leases.offers()[0].knobs] == [SM_CLOCK_CAP]
+    lease = lease_of(machine, 700)
+    with pytest.raises(Uncontrolled, match=FIRST_UUID):
+        leases.apply(lease, [FIRST_UUID], DeviceSettings(power_cap_w=300))
+    leases.apply(lease, [FIRST_UUID], DeviceSettings(sm_clock_cap_mhz=1005))
+
+
 @pytest.mark.parametrize("name", ["any", "first"])
 def test_a_declared_cap_is_put_back(machine: KeptGpus, config: GuardConfig, name: str) -> None:
     """POWER-36: the lock that the configuration declares for a device, or for any, is there again after a lease."""
@@ -245,6 +290,8 @@ def test_status_tells_who_holds_what(machine: KeptGpus, leases: Leases) -> None:
     held = leases.status().held
     assert {one.device_uuid for one in held} == set(BOTH)
     assert {(one.pid, one.uid, one.label, one.settings) for one in held} == {(700, 1000, "a job", CAPPED)}
+    assert {one.lease for one in held} == {lease.token}
+    assert lease_of(machine, 700).token != lease.token
 
 
 def test_recovery_leaves_leases_alone(machine: KeptGpus, leases: Leases) -> None:
@@ -281,6 +328,7 @@ def test_the_driver_is_let_go_of_between_leases(machine: KeptGpus, leases: Lease
     assert library.num_inits == library.num_shutdowns
     lease = lease_of(machine, 700)
     leases.apply(lease, [FIRST_UUID], CAPPED)
+    machine.clock.advance(OFFERS_KEPT_S)
     leases.offers()
     assert library.num_inits == library.num_shutdowns + 1
     leases.end(lease)

@@ -13,7 +13,7 @@ from probes.control.guard_client import GuardedControl
 from probes.control.journal import Holder, Journal
 from probes.control.keeper import Keeper, Outcome
 from probes.control.local import LocalControl
-from probes.control.opening import blocked, open_control, recover
+from probes.control.opening import blocked, guard_status, open_control, recover
 from probes.detect import Host
 from probes.errors import GuardUnavailable, RestoreFailed
 from probes.identity import process_identity
@@ -47,7 +47,7 @@ def leave_set(host: Host, state_dir: Path, holder: Holder | None = None) -> None
 
 
 def left_over_socket(path: Path) -> None:
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(path))
 
@@ -183,3 +183,56 @@ def test_a_damaged_entry_blocks(tmp_path: Path) -> None:
     """POWER-38: a device whose entry cannot be read may be set to anything; the file is named."""
     (tmp_path / f"{FIRST_UUID}.json").write_text("{")
     assert f"{FIRST_UUID}.json cannot be read" in blocked(tmp_path)[FIRST_UUID]
+
+
+def test_a_holder_in_another_namespace_does_not_block(machine: KeptGpus) -> None:
+    """Seen from a container, a worker of the host may well be alive: that its device is in use is told elsewhere."""
+    machine.enter_pid_namespace("host")
+    leave_set(machine.host, machine.journal.folder, machine.holder())
+    machine.proc.end_process(700)
+    machine.enter_pid_namespace("container")
+    assert blocked(machine.journal.folder, paths=machine.host.paths) == {}
+    machine.enter_pid_namespace("host")
+    assert set(blocked(machine.journal.folder, paths=machine.host.paths)) == set(BOTH)
+
+
+def test_a_failed_restore_of_another_boot_blocks_nothing(machine: KeptGpus) -> None:
+    """A restart undid what could not be put back."""
+    keeper = machine.keeper()
+    keeper.apply([FIRST_UUID], CAPPED, machine.holder())
+    machine.gpus[0].refusals[RESET_CLOCK] = UNKNOWN_ERROR
+    with pytest.raises(RestoreFailed):
+        keeper.restore([FIRST_UUID])
+    assert set(blocked(machine.journal.folder, paths=machine.host.paths)) == {FIRST_UUID}
+    machine.boot("another")
+    assert blocked(machine.journal.folder, paths=machine.host.paths) == {}
+
+
+def test_a_socket_that_may_not_be_looked_for_is_none(
+    machine: KeptGpus, guard: RunningGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the socket's folder is closed to this user there is no guard for it; it sets for itself."""
+
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    own = tmp_path / "own"
+    control = open_control(BOTH, host=guard.host, state_dir=own, guard_socket=guard.socket, label="a job")
+    assert isinstance(control, LocalControl)
+    control.close()
+    assert outcomes(guard, own) == []
+    assert guard_status(guard.socket) is None
+
+
+def test_a_guard_that_serves_tells_its_status(machine: KeptGpus, guard: RunningGuard) -> None:
+    """What is held is in it; a socket that nobody serves tells nothing."""
+    guard.start()
+    control = GuardedControl(guard.socket, BOTH, "a job")
+    control.apply(CAPPED)
+    status = guard_status(guard.socket)
+    assert status is not None
+    assert [held.device_uuid for held in status.held] == sorted(BOTH)
+    control.close()
+    left_over_socket(guard.socket.parent / "d" / "other.sock")
+    assert guard_status(guard.socket.parent / "d" / "other.sock") is None

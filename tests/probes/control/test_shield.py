@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -137,3 +139,63 @@ def test_a_process_ends_by_the_signal_after_its_work() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False, timeout=60)
     assert (ended.stdout, ended.returncode) == (b"finished\n", -signal.SIGTERM)
+
+
+def interrupt_at_swap(monkeypatch: pytest.MonkeyPatch, number: int, interrupt: Callable[[], None]) -> None:
+    """Let SIGINT arrive right after the next change of a signal's handler."""
+    real, is_due = signal.signal, [True]
+
+    def swap(changed: int, handler: Any) -> Any:
+        former = real(changed, handler)
+        if changed == number and is_due:
+            is_due.clear()
+            interrupt()
+        return former
+
+    monkeypatch.setattr(signal, "signal", swap)
+
+
+#: As the kernel sends it to this thread; and as it comes through another thread, whatever this one has blocked.
+INTERRUPTS = (lambda: signal.raise_signal(signal.SIGINT), _thread.interrupt_main)
+
+
+@pytest.mark.parametrize("interrupt", INTERRUPTS)
+@pytest.mark.parametrize("number", SHIELDED)
+def test_an_interrupt_at_the_end_loses_no_handler(
+    heard: list[int], monkeypatch: pytest.MonkeyPatch, number: int, interrupt: Callable[[], None]
+) -> None:
+    """Ctrl-C while handlers are put back comes out after all are back and what arrived before is delivered."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = [signal.getsignal(one) for one in SHIELDED]
+
+    def work() -> None:
+        with shielded():
+            send(signal.SIGTERM)
+            interrupt_at_swap(monkeypatch, number, interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert [signal.getsignal(one) for one in SHIELDED] == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(SHIELDED)
+    assert heard == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("interrupt", INTERRUPTS)
+@pytest.mark.parametrize("number", SHIELDED)
+def test_an_interrupt_at_the_beginning_waits(
+    heard: list[int], monkeypatch: pytest.MonkeyPatch, number: int, interrupt: Callable[[], None]
+) -> None:
+    """Ctrl-C while the shield is being put up is held back like any that comes later."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt_at_swap(monkeypatch, number, interrupt)
+    done: list[str] = []
+
+    def work() -> None:
+        with shielded():
+            done.append("work")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["work"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(SHIELDED)
