@@ -12,12 +12,12 @@ from api.settings import Settings
 from engine.embedded.config import load_config
 from engine.embedded.gguf_file import Progress
 from engine.embedded.models import ModelFiles, resolve
-from probes.control.opening import blocked
+from probes.control.opening import blocked, offered
 from probes.cpu.cpu_estimate import CpuPowerModel
 from probes.detect import Host, find_device, list_devices
 from probes.device import Device, DeviceKind, Method
 from probes.errors import RestoreFailed, Uncontrolled
-from probes.settings import SM_CLOCK_CAP
+from probes.settings import SM_CLOCK_CAP, Settable
 from tuner.errors import InvalidRequest
 from tuner.request import TuneRequest
 from tuner.space import SearchSpace, search_space
@@ -55,9 +55,7 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
     devices = list_devices(host)
     device = find_device(request.device, devices, clock=host.clock)
     _require_usable(request, device, settings)
-    prior = [settings.prior_sm_clock_caps_mhz.get(uuid) for uuid in device.info.uuid.split("+")]
-    caps_mhz = [cap_mhz for cap_mhz in prior if cap_mhz is not None]
-    space = search_space(request, device, ceilings={SM_CLOCK_CAP: min(caps_mhz)} if caps_mhz else None)
+    space = search_space(request, device, settables=_settables(request, device, settings))
     files = _model_files(request.model, settings, progress)
     limit, longest = load_config(files.folder).usable_context, max_context(request.workload)
     if longest > limit:
@@ -127,6 +125,22 @@ def may_set(settings: Settings) -> bool:
         return os.geteuid() == 0
     effective = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0").split()[1]
     return os.geteuid() == 0 or bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def _settables(request: TuneRequest, device: Device, settings: Settings) -> tuple[Settable, ...]:
+    """Return the device's knobs with the values that may be set here: what the guard allows, else what we may.
+
+    A clock cap that the operator declared is theirs: no higher one is offered. The guard has its own declaration.
+    """
+    if not request.allow_device_control:
+        return ()
+    allowed = offered(device.info.uuid, settings.guard_socket)
+    if allowed is not None:
+        return allowed
+    prior_mhz = settings.prior_sm_clock_caps_mhz.get(device.info.uuid)
+    return tuple(
+        knob if prior_mhz is None or knob.name != SM_CLOCK_CAP else knob.up_to(prior_mhz) for knob in device.settables()
+    )
 
 
 def _blocked(request: TuneRequest, settings: Settings) -> Mapping[str, str]:

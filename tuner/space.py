@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
@@ -77,15 +77,15 @@ class SearchSpace:
             yield OperatingPoint.of(dict(zip(names, values, strict=True)))
 
 
-def search_space(request: TuneRequest, device: Device, *, ceilings: Mapping[str, float] | None = None) -> SearchSpace:
+def search_space(request: TuneRequest, device: Device, *, settables: Sequence[Settable] | None = None) -> SearchSpace:
     """Build the space of a request on a device.
 
-    `ceilings` are limits of device knobs that the operator set and the driver cannot tell: nothing goes above them.
+    `settables` are the device's knobs as far as they may be set here; without them, all that the device offers.
     Raises InvalidRequest for an unknown engine or knob, a value the engine refuses, or a knob the device lacks.
     """
     if request.engine not in ENGINES:
         raise InvalidRequest("engine", request.engine, f"this version has {', '.join(ENGINES)}")
-    settables = tuple(settable.up_to((ceilings or {}).get(settable.name, math.inf)) for settable in device.settables())
+    settables = device.settables() if settables is None else settables
     asked = request.knobs or _all_knobs(request, device, settables)
     knobs = tuple(_knob(request, knob_range, device, settables) for knob_range in asked)
     for knob in knobs:  # the engine judges each knob by itself, so that every combination need not be tried

@@ -22,6 +22,7 @@ from probes.cpu.paths import HostPaths
 from probes.detect import Host
 from probes.errors import ProbeError
 from probes.identity import is_other_boot
+from probes.settings import Settable
 
 log = structlog.get_logger()
 
@@ -65,6 +66,21 @@ def recover(
     if is_complete or not journal.entries():
         return done
     return (*done, *Keeper(host, journal, prior_caps_mhz=prior_caps_mhz).recover())
+
+
+def offered(device_uuid: str, guard_socket: Path) -> tuple[Settable, ...] | None:
+    """Return the knobs of a device with the values that the guard allows; None where there is no guard.
+
+    Raises GuardUnavailable where the socket is there and the guard does not serve us.
+    """
+    if not _is_there(guard_socket):
+        return None
+    link = GuardLink(guard_socket, label="offers")
+    try:
+        offers = {offer.device_uuid: offer.knobs for offer in link.welcome.offers}
+    finally:
+        link.close()
+    return tuple(offers.get(device_uuid, ()))
 
 
 def guard_status(guard_socket: Path) -> GuardStatus | None:

@@ -176,6 +176,22 @@ def test_an_administrators_limit_is_not_exceeded(machine: Machine, tiny_folder: 
     assert prepared.space.default_point["power_cap_w"] == 500
 
 
+def test_a_declared_clock_cap_is_not_exceeded(machine: Machine, tiny_folder: Path) -> None:
+    """Where the operator declared a clock cap of 1500 MHz no point asks for more, the default point included."""
+    declared = machine.settings.model_copy(update={"prior_sm_clock_caps_mhz": {FIRST_UUID: 1500}})
+    prepared = prepare(capped_request(tiny_folder), declared, lambda *_: None)
+    assert [point["sm_clock_cap_mhz"] for point in prepared.space.points()] == [990, 1500]
+
+
+def test_what_the_guard_does_not_allow_is_refused(
+    machine: Machine, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that asks for a knob which the guard does not offer is refused by the knob's name before it runs."""
+    monkeypatch.setattr("api.prepare.offered", lambda *_: ())
+    with pytest.raises(InvalidRequest, match=r"knobs\.sm_clock_cap_mhz is .* has no such knob"):
+        prepare(capped_request(tiny_folder), machine.settings, lambda *_: None)
+
+
 def test_without_permission_the_job_is_refused_before_it_runs(
     machine: Machine, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Faults of control: refused, not taken, left behind. Each test is one known way of getting it wrong.
 
-What takes another process to show (a killed holder under the guard, a lease that lapses) is tested with the guard.
+What takes another process to show (a killed holder under the guard, a stopped one) is tested with the guard.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from probes.control.actuators import actuators_of
 from probes.control.attain import cap_attained
+from probes.control.guard_client import GuardedControl
 from probes.control.journal import Entry
 from probes.control.keeper import Outcome
 from probes.control.local import LocalControl
@@ -33,6 +34,7 @@ from tests.probes.control.kept_gpus import (
     KeptGpus,
     make_kept_gpus,
 )
+from tests.probes.control.running_guard import guarding, wait_until
 from tests.probes.fake_gpu import FIRST_UUID, NOT_SUPPORTED, SECOND_UUID, FakeGpu
 from tests.probes.fake_nvml import FakeNvml
 
@@ -477,3 +479,15 @@ def test_the_device_offers_what_the_actuators_take(machine: KeptGpus) -> None:
     device = GpuDevice(machine.host.nvml, card, clock=machine.clock)
     offered = {settable.name: settable for settable in device.settables()}
     assert offered == {actuator.knob: actuator.settable() for actuator in actuators_of(FIRST_UUID, machine.host, {})}
+
+
+def test_a_lapse_is_a_problem(machine: KeptGpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POWER-41: a control whose heartbeats do not get through learns that its lease has lapsed."""
+    monkeypatch.setattr("probes.control.guard_link.GuardLink.keep_alive", lambda _: None)
+    with guarding(machine, lapse_s=0.5) as guard:
+        guard.start()
+        control = GuardedControl(guard.socket, BOTH, "a job")
+        control.apply(CAPPED)
+        wait_until(lambda: machine.state() == FREE, what="the lapse")
+        assert control.problems() == ("control_lease_lost",)
+        control.close()

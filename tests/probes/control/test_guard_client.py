@@ -279,18 +279,6 @@ def test_a_new_lease_begins_after_the_old_one_has_ended(machine: KeptGpus, make_
     assert machine.state() == FREE
 
 
-def test_a_lapse_is_a_problem(machine: KeptGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """POWER-41: a control whose heartbeats do not get through learns that its lease has lapsed."""
-    monkeypatch.setattr("probes.control.guard_link.GuardLink.keep_alive", lambda _: None)
-    with guarding(machine, lapse_s=0.5) as guard:
-        guard.start()
-        control = GuardedControl(guard.socket, BOTH, "a job")
-        control.apply(CAPPED)
-        wait_until(lambda: machine.state() == FREE, what="the lapse")
-        assert control.problems() == ("control_lease_lost",)
-        control.close()
-
-
 def test_a_guard_that_ends_is_a_problem(machine: KeptGpus, guard: RunningGuard, make_control: MakeControl) -> None:
     """When the guard stops it has put back everything, but there is nobody to say so: the restore is not sure."""
     control = make_control()

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from probes.control.guard_client import GuardedControl
+from probes.control.guard_config import DeviceRules
 from probes.control.journal import Holder, Journal
 from probes.control.keeper import Keeper, Outcome
 from probes.control.local import LocalControl
-from probes.control.opening import blocked, guard_status, open_control, recover
+from probes.control.opening import blocked, guard_status, offered, open_control, recover
 from probes.detect import Host
 from probes.errors import GuardUnavailable, RestoreFailed
 from probes.identity import process_identity
+from probes.settings import Settable
 from tests.probes.control.kept_gpus import BOTH, CAPPED, RESET_CLOCK, UNKNOWN_ERROR, KeptGpus, make_kept_gpus
 from tests.probes.control.running_guard import RunningGuard, guarding
 from tests.probes.fake_gpu import FIRST_UUID, SECOND_UUID
@@ -55,6 +57,16 @@ def left_over_socket(path: Path) -> None:
 def outcomes(guard: RunningGuard, state_dir: Path) -> list[tuple[str, Outcome]]:
     done = recover(host=guard.host, state_dir=state_dir, guard_socket=guard.socket)
     return [(recovery.device_uuid, recovery.outcome) for recovery in done]
+
+
+def test_the_guard_tells_what_it_allows(machine: KeptGpus) -> None:
+    """What may be set is what the configuration and the device allow; a device that is not listed has no knobs."""
+    rules = DeviceRules(ranges={"power_cap_w": (300, 450)})
+    with guarding(machine, devices={FIRST_UUID: rules}) as guard:
+        assert None is offered(FIRST_UUID, guard.socket)
+        guard.start()
+        assert (Settable(name="power_cap_w", values=(300, 450), is_range=True),) == offered(FIRST_UUID, guard.socket)
+        assert offered(SECOND_UUID, guard.socket) == ()
 
 
 def test_without_a_socket_this_process_sets(machine: KeptGpus, guard: RunningGuard, tmp_path: Path) -> None:
