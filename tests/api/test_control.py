@@ -64,6 +64,8 @@ class Machine:
         install(monkeypatch, FakeNvml(self.gpu))
         host = Host(nvml=Nvml(), clock=self.clock, environ={}, paths=HostPaths(powercap=tmp_path / "none"))
         monkeypatch.setattr("api.prepare.may_set", lambda _: True)
+        # A control that could not put back tries once more at the interpreter's exit: too late for a fake driver.
+        monkeypatch.setattr("probes.control.local.atexit.register", lambda *_: None)
         for module in ("api.prepare", "api.worker"):
             monkeypatch.setattr(f"{module}.probe_host", lambda _: host)
         monkeypatch.setattr("api.worker.EngineHost", self._engine)

@@ -74,7 +74,7 @@ def test_repeats_are_told_with_their_intervals() -> None:
     readings = [make_reading(energy_j=energy_j) for energy_j in (10.0, 12.0)]
     lines = measured_lines(measured(*readings, make_reading(energy_j=1e9, reasons=("counter_reset",))))
     (mean,) = [line for line in lines if line.startswith("mean of")]
-    assert mean.startswith("mean of 2 of 3 runs: 11 J (-1.706 to 23.71); ")
+    assert mean.startswith("mean of 2 of 3 runs: 11 J (0 to 23.71); ")
     assert "mean of 0 of 1 runs: -" not in lines
 
 

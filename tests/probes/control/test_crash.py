@@ -200,8 +200,8 @@ class Machine:
 
 @pytest.fixture
 def machine(native_nvml: NativeNvml) -> Iterator[Machine]:
-    # A socket's path has room for some hundred letters, which pytest's folders may use up.
-    with tempfile.TemporaryDirectory(prefix="wattfront-") as folder, ExitStack() as stack:
+    # Not in pytest's folders: they may use up a socket path's hundred letters, and are closed to other users.
+    with tempfile.TemporaryDirectory(prefix="wattfront-", dir="/tmp") as folder, ExitStack() as stack:
         yield Machine(native_nvml, Path(folder), stack)
 
 
