@@ -149,7 +149,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         is_block = isinstance(kind, type) and issubclass(kind, BaseModel)
-        names += fields_of(kind, f"{name}.") if is_block else [f"{prefix}{name}"]  # type: ignore[arg-type]
+        names += fields_of(kind, f"{name}.") if is_block else [f"{prefix}{name}"]  # type: ignore[arg-type] # a block
     return names
 
 

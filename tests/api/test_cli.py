@@ -452,7 +452,7 @@ def test_an_error_of_ours_is_told_and_fails_the_job(
     main_with: Main, tiny_folder: Path, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What nobody expected is not taken for bad input: it is raised, and the job is kept as failed with its words."""
-    use_script(monkeypatch, lambda point: 1 / 0)  # type: ignore[return-value, arg-type]
+    use_script(monkeypatch, lambda point: 1 / 0)  # type: ignore[return-value, arg-type] # it raises
     with pytest.raises(ZeroDivisionError):
         main_with("tune", *tiny_flags(tiny_folder))
     (job,) = stores.jobs.list(limit=5)

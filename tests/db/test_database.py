@@ -113,7 +113,7 @@ def test_a_password_is_never_shown() -> None:
 
 def test_a_server_that_is_not_there_is_named() -> None:
     """No server at the URL gives DatabaseUnreachable with the remedy."""
-    pytest.importorskip("psycopg")
+    pytest.importorskip("psycopg")  # an extra: `pip install wattfront[postgres]`
     nowhere = Database("postgres://nobody@127.0.0.1:1/wattfront")
     with pytest.raises(DatabaseUnreachable, match="start the server"), nowhere.read() as session:
         session.execute(text("SELECT 1"))

@@ -42,7 +42,7 @@ def make_reads(clock: Clock, power_w: Read | None = steady_w, **changes: object)
         set_limit_w=lambda: 700.0,
         is_persistent=lambda: True,
     )
-    return replace(reads, **changes)  # type: ignore[arg-type]
+    return replace(reads, **changes)  # type: ignore[arg-type] # whichever fields a test names
 
 
 def make_watch(

@@ -21,7 +21,7 @@ def gpu(clock: FakeClock, **shown: float) -> ScriptedDevice:
     return ScriptedDevice(
         kind=DeviceKind.GPU,
         knobs=(Settable(name=SM_CLOCK_CAP, values=(210, 975, 990, 1980)),),
-        shows=lambda _: replace(Status(time_s=clock.monotonic_s()), **shown),  # type: ignore[arg-type]
+        shows=lambda _: replace(Status(time_s=clock.monotonic_s()), **shown),  # type: ignore[arg-type] # by name
     )
 
 

@@ -136,7 +136,7 @@ def test_a_check_is_instant_power_of_the_counters_scope(
 ) -> None:
     """Neither averages nor the power of a part can judge the counter."""
     gpu.name = name
-    gpu.fields = {key: lambda _now_s, value=value: Field(value=value) for key, value in fields.items()}  # type: ignore[misc]
+    gpu.fields = {key: lambda _now_s, value=value: Field(value=value) for key, value in fields.items()}  # type: ignore[misc] # default
     sources = find_sources(clock)
     assert sources.counter is not None
     assert (sources.check is not None) is can_check

@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import Event, Thread
-from types import SimpleNamespace
 
 import pynvml
 import pytest
 
-import probes
 from probes.errors import (
     DeviceLost,
-    ImplausibleReading,
     NotPermitted,
     NotSupported,
     ProbeError,
     UnknownDevice,
 )
-from probes.nvidia.nvml import Nvml, PowerLimits
+from probes.nvidia.nvml import Nvml
 from probes.nvidia.nvml_values import (
     PowerField,
-    board_ceiling_w,
-    decoded,
-    limit_w,
-    named_error,
-    normalised_pci_id,
-    plausible_w,
 )
 from tests.probes.fake_clock import FakeClock
 from tests.probes.fake_nvml import FIRST_UUID, NOT_SUPPORTED, SECOND_UUID, FakeGpu, FakeNvml, Field, install
 
 CEILING_W = 1050.0
+
 NOT_AVAILABLE_U32 = 2**32 - 1
+
 #: Longer than any call of the fake takes; a child that waits for a lock for ever is ended.
 CHILD_TIMEOUT_S = 20.0
-LOCK_CALL = "nvmlDeviceSetGpuLockedClocks"
-RESET_CALL = "nvmlDeviceResetGpuLockedClocks"
-LIMIT_CALL = "nvmlDeviceSetPowerManagementLimit"
-#: Their bindings return as if all were well whatever the driver says (seen in nvidia-ml-py 13.615.71).
-DEAF_SETTERS = {
-    "nvmlDeviceSetPowerManagementLimit_v2",
-    "nvmlDeviceSetClockOffsets",
-    "nvmlDeviceSetPowerMizerMode_v1",
-}
 
 
 @pytest.fixture
@@ -91,12 +73,6 @@ def test_uuids_are_text_and_pci_ids_have_the_kernels_form(nvml: Nvml) -> None:
     assert (card.uuid, card.pci_id) == (FIRST_UUID, "0000:18:00.0")
 
 
-@pytest.mark.parametrize("written", ["00000000:AF:00.0", "0000:af:00.0", b"0000:AF:00.0"])
-def test_pci_ids_have_one_form(written: str | bytes) -> None:
-    """POWER-43: domains of four and eight digits, either case, bytes and text name the same device."""
-    assert normalised_pci_id(written) == "0000:af:00.0"
-
-
 def test_energy_is_a_whole_number_past_32_bits(nvml: Nvml, gpu: FakeGpu) -> None:
     """POWER-7: the counter is an int of any size; nothing is taken modulo 2**32."""
     gpu.energy_mj = lambda _now_s: 2**32 + 12_345
@@ -133,50 +109,10 @@ def test_an_unknown_type_is_an_error_not_a_guess(nvml: Nvml, gpu: FakeGpu) -> No
         instant_power_w(nvml)
 
 
-@pytest.mark.parametrize(("value_type", "bits"), [(1, 32), (2, 64), (3, 64), (6, 16)])
-def test_all_ones_in_a_fields_own_width_is_no_value(value_type: int, bits: int) -> None:
-    """POWER-12: 0xFFFF, 0xFFFFFFFF and the 64-bit sentinel are None's stand-ins in their own type."""
-    members = dict.fromkeys(("uiVal", "ulVal", "ullVal", "usVal"), 2**bits - 1)
-    with pytest.raises(NotSupported, match="stands for no value"):
-        decoded(value_type, SimpleNamespace(**members))
-
-
 def test_65535_mw_is_real_power_in_a_wider_type(nvml: Nvml, gpu: FakeGpu) -> None:
     """POWER-12: a GPU idling at 65.535 W is not taken for a 16-bit sentinel."""
     gpu.fields[(186, 0)] = lambda _now_s: Field(value=65_535)
     assert instant_power_w(nvml) == 65.535
-
-
-@pytest.mark.parametrize("text", ["N/A", "[Not Supported]", None, True])
-def test_what_is_no_number_is_not_supported(text: object) -> None:
-    """POWER-12: words in place of a number are never turned into one."""
-    with pytest.raises(NotSupported):
-        plausible_w(text, "GPU-1", CEILING_W)
-
-
-@pytest.mark.parametrize("milliwatts", [0, 2**32 - 1])
-def test_zero_and_the_sentinel_are_not_supported(milliwatts: int) -> None:
-    """POWER-11: 0 mW from a GPU that answers is a missing sensor, not data."""
-    with pytest.raises(NotSupported):
-        plausible_w(milliwatts, "GPU-1", CEILING_W)
-
-
-@pytest.mark.parametrize("milliwatts", [3_690_000_000_000_000, 3_700_000, -5, float("nan"), float("inf")])
-def test_absurd_power_is_rejected(milliwatts: float) -> None:
-    """POWER-10: 3.69e12 W, 3.7 kW, negative power and not-a-number are implausible."""
-    with pytest.raises(ImplausibleReading):
-        plausible_w(milliwatts, "GPU-1", CEILING_W)
-
-
-def test_the_ceiling_is_one_and_a_half_limits_or_two_kilowatts() -> None:
-    """POWER-10: a 700 W board may read 1050 W; one without a limit 2000 W."""
-    assert [board_ceiling_w(700.0), board_ceiling_w(None)] == [1050.0, 2000.0]
-
-
-@pytest.mark.parametrize(("raw", "expected"), [(700_000, 700.0), (0, None), (2**32 - 1, None), ("N/A", None)])
-def test_a_limit_that_is_no_limit_is_none(raw: object, expected: float | None) -> None:
-    """POWER-12: sentinels in place of a limit do not become a limit."""
-    assert expected == limit_w(raw)
 
 
 def test_a_board_without_limits_has_none(nvml: Nvml, gpu: FakeGpu) -> None:
@@ -272,11 +208,6 @@ def test_a_child_does_not_shut_down_its_parents_connection(
     assert library.num_shutdowns == 0
 
 
-def test_a_code_without_a_name_has_its_number() -> None:
-    """A code of a later driver is still reported."""
-    assert "code 77" in str(named_error(77, "GPU-1"))
-
-
 def test_clocks_are_those_of_the_sm_and_of_the_memory(nvml: Nvml, gpu: FakeGpu) -> None:
     """The SM clock follows a lock, the memory clock does not."""
     before = nvml.sm_clock_mhz(FIRST_UUID), nvml.memory_clock_mhz(FIRST_UUID)
@@ -327,48 +258,6 @@ def test_event_bits_are_passed_on(nvml: Nvml, gpu: FakeGpu) -> None:
     assert nvml.event_bits(FIRST_UUID) == 2**63 | 0x44
 
 
-def test_supported_clocks_ascend(nvml: Nvml, gpu: FakeGpu) -> None:
-    """The driver lists the highest first; here the lowest is, each once."""
-    gpu.clocks_mhz = (210, 900, 900, 1980)
-    assert nvml.supported_sm_clocks_mhz(FIRST_UUID) == (210, 900, 1980)
-
-
-@pytest.mark.parametrize("empty", ["clocks_mhz", "memory_clocks_mhz"])
-def test_an_empty_list_of_clocks_is_not_supported(nvml: Nvml, gpu: FakeGpu, empty: str) -> None:
-    """POWER-30: without clocks to choose from, of the SM or of the memory, there is no cap, and no lock to 0 MHz."""
-    setattr(gpu, empty, ())
-    with pytest.raises(NotSupported, match="list of supported clocks is empty"):
-        nvml.supported_sm_clocks_mhz(FIRST_UUID)
-
-
-def test_limits_are_whole_watts_within_the_bounds(nvml: Nvml, gpu: FakeGpu) -> None:
-    """The lowest limit is rounded up and the others down, so that every watt between may be set."""
-    gpu.limits_mw = (200_001, 699_999)
-    gpu.default_limit_mw, gpu.limit_mw, gpu.enforced_mw = 650_000, 500_000, 450_500
-    limits = nvml.power_limits(FIRST_UUID)
-    assert limits == PowerLimits(lowest_w=201, highest_w=699, enforced_w=450, default_mw=650_000, set_mw=500_000)
-
-
-@pytest.mark.parametrize("sentinel", [0, NOT_AVAILABLE_U32])
-@pytest.mark.parametrize("which", ["lowest", "highest", "default", "set", "enforced"])
-def test_a_limit_without_a_value_is_not_supported(nvml: Nvml, gpu: FakeGpu, which: str, sentinel: int) -> None:
-    """POWER-12: a sentinel in place of any of the five limits means that there is no such knob."""
-    lowest, highest = gpu.limits_mw
-    gpu.limits_mw = (sentinel if which == "lowest" else lowest, sentinel if which == "highest" else highest)
-    gpu.default_limit_mw = sentinel if which == "default" else gpu.default_limit_mw
-    gpu.limit_mw = sentinel if which == "set" else gpu.limit_mw
-    gpu.enforced_mw = sentinel if which == "enforced" else None
-    with pytest.raises(NotSupported, match=f"a power limit reads {sentinel} mW"):
-        nvml.power_limits(FIRST_UUID)
-
-
-def test_a_board_without_limits_has_no_bounds(nvml: Nvml, gpu: FakeGpu) -> None:
-    """POWER-24: where the driver refuses the bounds, the knob is not supported."""
-    gpu.refusals["nvmlDeviceGetPowerManagementLimitConstraints"] = NOT_SUPPORTED
-    with pytest.raises(NotSupported):
-        nvml.power_limits(FIRST_UUID)
-
-
 @pytest.mark.parametrize(("code", "expected"), [(0, True), (NOT_SUPPORTED, None)])
 def test_persistence_is_a_fact_or_not_known(nvml: Nvml, gpu: FakeGpu, code: int, expected: bool | None) -> None:
     """Whether the driver stays loaded is read, and None where it does not say."""
@@ -406,62 +295,6 @@ def test_one_lost_card_leaves_the_others(nvml: Nvml, library: FakeNvml, gpu: Fak
         nvml.cards()
     with pytest.raises(DeviceLost):
         nvml.sm_clock_mhz(FIRST_UUID)
-
-
-def test_settings_reach_the_driver_in_its_units(nvml: Nvml, gpu: FakeGpu) -> None:
-    """A range in MHz, a limit in milliwatts and a reset are written in order, and hold."""
-    nvml.set_sm_clock_range(FIRST_UUID, 210, 900)
-    nvml.set_power_limit_mw(FIRST_UUID, 450_000)
-    assert (nvml.sm_clock_mhz(FIRST_UUID), nvml.power_limits(FIRST_UUID).set_w) == (900, 450)
-    nvml.reset_sm_clock_range(FIRST_UUID)
-    assert nvml.sm_clock_mhz(FIRST_UUID) == 1980
-    assert gpu.writes == [(LOCK_CALL, 210, 900), (LIMIT_CALL, 450_000), (RESET_CALL,)]
-
-
-WRITES: dict[str, Callable[[Nvml], None]] = {
-    LOCK_CALL: lambda nvml: nvml.set_sm_clock_range(FIRST_UUID, 210, 900),
-    RESET_CALL: lambda nvml: nvml.reset_sm_clock_range(FIRST_UUID),
-    LIMIT_CALL: lambda nvml: nvml.set_power_limit_mw(FIRST_UUID, 450_000),
-}
-
-
-@pytest.mark.parametrize("call", WRITES)
-@pytest.mark.parametrize(("code", "kind"), [(3, NotSupported), (4, NotPermitted), (2, ProbeError), (15, DeviceLost)])
-def test_a_refused_write_is_named(nvml: Nvml, gpu: FakeGpu, call: str, code: int, kind: type[ProbeError]) -> None:
-    """POWER-27: every setting call that the driver refuses raises, and none passes for done."""
-    gpu.refusals[call] = code
-    with pytest.raises(ProbeError, match=f"code {code}") as caught:
-        WRITES[call](nvml)
-    assert kind is type(caught.value)
-    assert ([], [call]) == (gpu.writes, [write[0] for write in gpu.refused_writes])
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda nvml: nvml.set_sm_clock_range(FIRST_UUID, 210, 1995),
-        lambda nvml: nvml.set_sm_clock_range(FIRST_UUID, 0, 0),
-        lambda nvml: nvml.set_power_limit_mw(FIRST_UUID, 199_000),
-        lambda nvml: nvml.set_power_limit_mw(FIRST_UUID, 701_000),
-    ],
-)
-def test_values_out_of_range_are_refused(nvml: Nvml, gpu: FakeGpu, write: Callable[[Nvml], None]) -> None:
-    """POWER-25: the driver's "invalid argument" is an error, and nothing changes."""
-    with pytest.raises(ProbeError, match="invalid argument"):
-        write(nvml)
-    assert (gpu.locked, gpu.limit_mw) == (None, 700_000)
-
-
-def test_deaf_setters_are_not_used() -> None:
-    """POWER-27: no file of the probes names a setter whose binding swallows the driver's error."""
-    named = {
-        node.attr
-        for path in Path(probes.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr.startswith("nvmlDeviceSet")
-    }
-    assert named == {LOCK_CALL, LIMIT_CALL}
-    assert not named & DEAF_SETTERS
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # that hazard is what is tested
