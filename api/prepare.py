@@ -17,6 +17,7 @@ from probes.cpu.cpu_estimate import CpuPowerModel
 from probes.detect import Host, find_device, list_devices
 from probes.device import Device, DeviceKind, Method
 from probes.errors import RestoreFailed, Uncontrolled
+from probes.metering.group import member_uuids
 from probes.settings import SM_CLOCK_CAP, Settable
 from tuner.errors import InvalidRequest
 from tuner.request import TuneRequest
@@ -43,7 +44,7 @@ class Prepared:
     @property
     def device_uuids(self) -> tuple[str, ...]:
         """The devices that the job uses."""
-        return tuple(self.device.info.uuid.split("+"))
+        return member_uuids(self.device.info.uuid)
 
 
 def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Prepared:
@@ -91,7 +92,7 @@ def _require_usable(request: TuneRequest, device: Device, settings: Settings) ->
         raise InvalidRequest(
             "device", request.device, f"{device.info.name} gives no power reading; see wattfront doctor"
         )
-    if "+" in device.info.uuid:
+    if len(member_uuids(device.info.uuid)) > 1:
         raise InvalidRequest("device", request.device, "the embedded engine runs on one GPU; name one")
     if request.allow_device_control and not settings.allow_device_control:
         raise InvalidRequest(
@@ -107,7 +108,7 @@ def _require_usable(request: TuneRequest, device: Device, settings: Settings) ->
             "start `wattfront guard` as root",
         )
     failed = _blocked(request, settings)
-    for uuid in device.info.uuid.split("+"):
+    for uuid in member_uuids(device.info.uuid):
         if uuid in failed:
             raise RestoreFailed(
                 f"device {uuid} is blocked: what was found there could not be put back ({failed[uuid]}); "

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -16,7 +14,6 @@ from probes.control.guard_config import DeviceRules
 from probes.control.guard_link import GuardLink
 from probes.control.guard_wire import Request
 from probes.control.leases import Peer
-from probes.control.seam import DeviceControl
 from probes.errors import (
     ControlLeaseLost,
     DeviceInUse,
@@ -28,6 +25,7 @@ from probes.errors import (
 )
 from probes.identity import process_identity
 from probes.settings import POWER_CAP, DeviceSettings
+from tests.probes.control.control_contract import ControlContract
 from tests.probes.control.kept_gpus import (
     BOTH,
     CAPPED,
@@ -82,16 +80,18 @@ def lose(control: GuardedControl) -> None:
     control._link._lose("cut by the test")
 
 
-def test_settings_come_and_go(machine: KeptGpus, make_control: MakeControl) -> None:
-    """It keeps the promise of a DeviceControl: what is applied holds until restored, then all is as found."""
-    control: DeviceControl = make_control()
-    control.apply(CAPPED)
-    assert machine.state() == SET
-    assert control.problems() == ()
-    control.restore()
-    control.restore()
-    assert machine.state() == FREE
-    assert str(os.getpid()) in control.description  # the guard is a thread of this very process
+@pytest.fixture
+def control(make_control: MakeControl) -> GuardedControl:
+    return make_control()
+
+
+class TestGuardedControl(ControlContract):
+    """A control through the guard keeps the seam's promises."""
+
+
+def test_it_says_which_guard_it_is(control: GuardedControl) -> None:
+    """The description names the guard's process, which in these tests is this one."""
+    assert str(os.getpid()) in control.description
 
 
 def test_settings_follow_each_other(machine: KeptGpus, make_control: MakeControl) -> None:
@@ -101,15 +101,6 @@ def test_settings_follow_each_other(machine: KeptGpus, make_control: MakeControl
     control.apply(DeviceSettings(power_cap_w=300))
     assert machine.state() == [(None, 300_000), (None, 300_000)]
     control.apply(DeviceSettings())
-    assert machine.state() == FREE
-
-
-def test_closing_restores(machine: KeptGpus, make_control: MakeControl) -> None:
-    """Close gives everything back, and can be repeated."""
-    control = make_control()
-    control.apply(CAPPED)
-    control.close()
-    control.close()
     assert machine.state() == FREE
 
 
@@ -321,44 +312,6 @@ def test_an_apply_that_loses_the_lease_is_made_sure_of(
     monkeypatch.setattr(GuardLink, "ask", asked)
     control.close()
     assert machine.state() == FREE
-
-
-def test_a_failed_restore_is_tried_again(machine: KeptGpus, make_control: MakeControl) -> None:
-    """Restore raises while a device does not take back what was found, every time, and succeeds once it does."""
-    control = make_control()
-    control.apply(CAPPED)
-    machine.gpus[0].refusals[RESET_CLOCK] = UNKNOWN_ERROR
-    for _ in range(2):
-        with pytest.raises(RestoreFailed, match="sm_clock_cap_mhz"):
-            control.restore()
-    assert machine.state()[1] == FREE[1]
-    machine.gpus[0].refusals.clear()
-    control.close()
-    assert machine.state() == FREE
-
-
-def test_a_signal_does_not_interrupt_a_restore(machine: KeptGpus, make_control: MakeControl) -> None:
-    """POWER-33: a SIGTERM that arrives while the guard restores is handled when that is done."""
-    heard: list[list[tuple[tuple[int, int] | None, int]]] = []
-
-    def hear(_number: int, _frame: FrameType | None) -> None:
-        heard.append(machine.state())
-        raise SystemExit(1)
-
-    def interrupt() -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return 0
-
-    control = make_control()
-    control.apply(CAPPED)
-    machine.gpus[0].refusals[RESET_CLOCK] = interrupt
-    former = signal.signal(signal.SIGTERM, hear)
-    try:
-        with pytest.raises(SystemExit):
-            control.restore()
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    assert heard == [FREE]
 
 
 def test_a_forked_child_leaves_the_lease_alone(machine: KeptGpus, make_control: MakeControl) -> None:

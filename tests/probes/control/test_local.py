@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from probes.control.local import LocalControl
-from probes.control.seam import DeviceControl
-from probes.errors import DeviceInUse, RestoreFailed, Uncontrolled
+from probes.errors import DeviceInUse, Uncontrolled
 from probes.settings import DeviceSettings
-from tests.probes.control.kept_gpus import BOTH, CAPPED, RESET_CLOCK, UNKNOWN_ERROR, KeptGpus, make_kept_gpus
+from tests.probes.control.control_contract import ControlContract
+from tests.probes.control.kept_gpus import BOTH, CAPPED, UNKNOWN_ERROR, KeptGpus, make_kept_gpus
 
 FREE = [(None, 700_000), (None, 500_000)]
 SET = [((210, 1005), 400_000), ((210, 1005), 400_000)]
@@ -36,24 +34,20 @@ def control(machine: KeptGpus) -> Iterator[LocalControl]:
     control.close()
 
 
-def test_settings_come_and_go(machine: KeptGpus, control: LocalControl) -> None:
-    """It keeps the promise of a DeviceControl: what is applied holds until restored, then all is as found."""
-    seam: DeviceControl = control
-    seam.apply(CAPPED)
-    assert machine.state() == SET
-    assert seam.problems() == ()
-    seam.restore()
-    seam.restore()
-    assert machine.state() == FREE
-    assert str(os.getpid()) in seam.description
+class TestLocalControl(ControlContract):
+    """A control from within keeps the seam's promises."""
 
 
-def test_closing_restores(machine: KeptGpus, control: LocalControl) -> None:
-    """Close gives everything back, and can be repeated."""
+def test_it_says_which_process_it_is(control: LocalControl) -> None:
+    """The description names the process that does the setting."""
+    assert str(os.getpid()) in control.description
+
+
+def test_closing_leaves_no_entry(machine: KeptGpus, control: LocalControl) -> None:
+    """What was given back is no longer in the journal."""
     control.apply(CAPPED)
+    assert len(BOTH) == len(machine.journal.entries())
     control.close()
-    control.close()
-    assert machine.state() == FREE
     assert machine.journal.entries() == ()
 
 
@@ -92,30 +86,6 @@ def test_a_device_of_another_holder_is_left_alone(machine: KeptGpus, control: Lo
     assert machine.state() == SET
 
 
-def test_a_signal_does_not_interrupt_a_restore(machine: KeptGpus, control: LocalControl) -> None:
-    """POWER-33: a SIGTERM that arrives between two writes of a restore is handled after the last of them."""
-    heard: list[list[tuple[tuple[int, int] | None, int]]] = []
-
-    def hear(_number: int, _frame: FrameType | None) -> None:
-        heard.append(machine.state())
-        raise SystemExit(1)
-
-    def interrupt() -> int:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return 0
-
-    control.apply(CAPPED)
-    machine.gpus[0].refusals[RESET_CLOCK] = interrupt
-    former = signal.signal(signal.SIGTERM, hear)
-    try:
-        with pytest.raises(SystemExit):
-            control.restore()
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    assert heard == [FREE]
-    assert machine.journal.entries() == ()
-
-
 def test_a_forked_child_neither_sets_nor_restores(machine: KeptGpus, control: LocalControl) -> None:
     """A child that inherited the control leaves the devices as its parent set them."""
     control.apply(CAPPED)
@@ -138,17 +108,6 @@ def test_a_forked_child_neither_sets_nor_restores(machine: KeptGpus, control: Lo
     os.waitpid(child, 0)
     assert said.startswith(f"True device settings belong to process {os.getpid()}")
     assert len(machine.journal.entries()) == 2
-
-
-def test_a_failed_restore_is_tried_again(machine: KeptGpus, control: LocalControl) -> None:
-    """Close raises when a device does not take back what was found, and succeeds once it does."""
-    control.apply(CAPPED)
-    machine.gpus[0].refusals[RESET_CLOCK] = UNKNOWN_ERROR
-    with pytest.raises(RestoreFailed, match="sm_clock_cap_mhz"):
-        control.close()
-    del machine.gpus[0].refusals[RESET_CLOCK]
-    control.close()
-    assert machine.state() == FREE
 
 
 @pytest.mark.parametrize(("closing", "printed"), [("", "restored"), ("control.close()", "restored closed")])
