@@ -9,6 +9,7 @@ EngineError
  |- NumericsError       logits that are not finite
  |- NotEnoughMemory     the settings do not fit this machine
  |- OutOfBlocks         more KV-cache blocks asked for than are free
+ |- NotSimulated        something that only an engine with weights can do
  '- EngineDied          the engine's process ended
 """
 
@@ -67,6 +68,12 @@ class OutOfBlocks(EngineError):
     """Give the engine more KV-cache blocks; the scheduler itself looks before it asks."""
 
     kind = "out_of_blocks"
+
+
+class NotSimulated(EngineError):
+    """Ask a real engine: there is nothing behind a simulated one that could answer."""
+
+    kind = "not_simulated"
 
 
 class EngineDied(EngineError):

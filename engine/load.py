@@ -20,6 +20,25 @@ class ClosedLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRequest:
+    """A request and when it is due."""
+
+    #: Seconds from the load's start, 0 or more.
+    offset_s: float
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoad:
+    """Requests that arrive at their own times, by rising offset, however far behind the engine is."""
+
+    requests: Iterator[TimedRequest]
+
+
+Load = ClosedLoad | OpenLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What one engine step did."""
 
@@ -27,7 +46,7 @@ class Progress:
     time_s: float
     num_running: int
     num_waiting: int
-    #: Output tokens of this step.
+    #: Output tokens of these steps.
     num_tokens: int
     #: Prompt tokens computed in this step.
     num_prompt_tokens: int
@@ -35,6 +54,8 @@ class Progress:
     first_tokens: tuple[str, ...] = ()
     finished: tuple[RequestRecord, ...] = ()
     kv_blocks_used: int = 0
+    #: Steps that this tells of, all alike but for their time; `time_s` is the last one's.
+    num_steps: int = 1
 
 
 #: Sees every step while the load runs; returning False ends the load.

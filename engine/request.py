@@ -48,7 +48,7 @@ class Request:
             raise RequestRefused(f"request {self.request_id}: temperature is {self.temperature}; give 0 or more")
         if not 0.0 < self.top_p <= 1.0:
             raise RequestRefused(f"request {self.request_id}: top_p is {self.top_p}; give 0 < top_p <= 1")
-        if any(not text for text in self.stop):
+        if "" in self.stop:
             raise RequestRefused(f"request {self.request_id}: stop holds an empty string; remove it")
 
 

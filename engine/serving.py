@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.load import ClosedLoad, Observer
+from engine.load import Load, Observer
 from engine.request import RequestRecord
 from engine.settings import EngineInfo
 
@@ -36,7 +36,7 @@ class ServingEngine(Protocol):
     def set_prefill_chunk(self, prefill_chunk: int) -> None:
         """Change the live knob between two loads."""
 
-    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
+    def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         """Serve the load until it is used up or the observer says stop.
 
         Requests still in flight at that moment are returned as CANCELLED with the tokens they had.

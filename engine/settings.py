@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
 
-#: Precision modes of the embedded engine: what weights are stored in and products are computed in.
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+#: What weights are stored in and products are computed in. `int4` and `mxfp4` keep activations in 16 bit, the others
+#: have weights and activations alike. Which of them an engine and its device have is theirs to say.
+PRECISIONS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
+#: Those of the embedded engine.
+EMBEDDED_PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+#: What keys and values are stored in; `auto` is what the model computes in.
+KV_PRECISIONS = ("auto", "bf16", "fp8", "int8", "nvfp4")
+#: Who goes first in a step: running decodes beside which prompts fit, or waiting prompts while decodes pause.
+POLICIES = ("decode_first", "prefill_first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +26,22 @@ class EngineSettings:
     #: `cpu`, or the UUID of the one NVIDIA GPU that the engine may see.
     device: str = "cpu"
     precision: str = "fp32"
-    #: Sequences that run at once.
+    kv_precision: str = "auto"
+    #: Sequences that run at once, in each replica.
     max_batch: int = 8
-    #: Prompt tokens a step computes at most, beside one token of every running decode.
+    #: Prompt tokens a step computes at most in each replica, beside one token of every running decode.
     prefill_chunk: int = 256
+    policy: str = "decode_first"
+    #: GPUs that share every layer.
+    tensor_parallel: int = 1
+    #: Stages that the layers are cut into.
+    pipeline_parallel: int = 1
+    #: Replicas that share the requests; of a mixture of experts they may share the experts, too.
+    data_parallel: int = 1
+    #: Whether each expert lies on one GPU, all of them spread over the replicas, instead of being cut like the rest.
+    expert_parallel: bool = False
+    #: GPUs that compute prompts only and hand their keys and values on; 0 computes both in one place.
+    prefill_gpus: int = 0
     #: Longest prompt plus output; None takes the model's own.
     max_context: int | None = None
     #: Tokens in one KV-cache block.
@@ -36,12 +55,24 @@ class EngineSettings:
         """Refuse values no engine can take, naming field, value and remedy."""
         if self.precision not in PRECISIONS:
             raise InvalidSettings(f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}")
-        for field in ("max_batch", "prefill_chunk", "block_size"):
+        if self.kv_precision not in KV_PRECISIONS:
+            raise InvalidSettings(f"kv_precision is {self.kv_precision!r}; choose one of {', '.join(KV_PRECISIONS)}")
+        if self.policy not in POLICIES:
+            raise InvalidSettings(f"policy is {self.policy!r}; choose one of {', '.join(POLICIES)}")
+        if self.prefill_gpus < 0:
+            raise InvalidSettings(f"prefill_gpus is {self.prefill_gpus}; give 0 or more")
+        for field in ("max_batch", "prefill_chunk", "block_size", "tensor_parallel", "pipeline_parallel",
+                      "data_parallel"):  # fmt: skip
             _require_positive(field, getattr(self, field))
         for field in ("max_context", "num_kv_blocks", "num_threads"):
             value = getattr(self, field)
             if value is not None:
                 _require_positive(field, value)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the settings take."""
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel + self.prefill_gpus
 
     def needs_relaunch(self, other: EngineSettings) -> bool:
         """Tell whether going from these settings to `other` takes a new engine process."""

@@ -18,6 +18,7 @@ PACKAGES = ("tuner", "probes", "engine", "db", "api")
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 #: What the program reads at run time beside its modules.
 DATA = (
+    "engine/simulated/configs/models.json",
     "tuner/corpus/prose.txt",
     "api/templates/base.html",
     "api/templates/job.html",
@@ -72,7 +73,7 @@ def test_data_is_part_of_its_package(path: str) -> None:
 
 def test_every_data_file_is_known() -> None:
     """Templates, static files and texts that were added to a package stand in this test's list."""
-    suffixes = (".html", ".css", ".svg", ".js", ".txt")
+    suffixes = (".html", ".css", ".svg", ".js", ".json", ".txt")
     found = [path for name in PACKAGES for path in (REPOSITORY / name).rglob("*") if path.suffix in suffixes]
     assert {str(path.relative_to(REPOSITORY)) for path in found} <= set(DATA)
 

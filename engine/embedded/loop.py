@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import time
@@ -22,11 +21,12 @@ from engine.embedded.scheduler import Batch, Scheduler, Slice
 from engine.embedded.sequence import Sequence
 from engine.embedded.stopping import StopMatcher
 from engine.embedded.tokenizer import Detokenizer, Tokenizer
-from engine.errors import NumericsError, RequestRefused, RequestTooLong
-from engine.load import ClosedLoad, Observer, Progress
+from engine.errors import InvalidSettings, NumericsError, RequestRefused, RequestTooLong
+from engine.load import Load, Observer, Progress
 from engine.request import FinishReason, Request, RequestRecord
+from engine.serve import serve
 from engine.serving import TokenScores
-from engine.settings import EngineInfo, EngineSettings
+from engine.settings import EMBEDDED_PRECISIONS, EngineInfo, EngineSettings
 
 #: Of this engine, for the fingerprint of measurements: raise it when speed or output may change.
 VERSION = "1"
@@ -51,18 +51,22 @@ class EmbeddedEngine:
         *,
         model_hash: str = "",
         now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         started_s = now()
+        _require_ours(settings)
         self._now = now
+        self._sleep = sleep
         self._settings = settings
         self._tokenizer = Tokenizer(folder)
         self.runner = ModelRunner(folder, settings)
         self.pool = BlockPool(self.runner.num_blocks, settings.block_size)
-        self.scheduler = Scheduler(
+        self.scheduler: Scheduler[Sequence] = Scheduler(
             self.pool,
             max_batch=settings.max_batch,
             prefill_chunk=settings.prefill_chunk,
             max_context=self.runner.max_context,
+            policy=settings.policy,
         )
         self._outputs: dict[str, _Output] = {}
         self._info = self._describe(model_hash, now() - started_s)
@@ -100,25 +104,35 @@ class EmbeddedEngine:
         """Advance every running sequence by one slice."""
         batch = self.scheduler.schedule()
         logits = self.runner.run(batch)
-        self.scheduler.computed(batch)
         sampled = [piece for piece in batch.slices if piece.is_sampled]
+        self.scheduler.computed(batch)
         token_ids = sample(logits, [piece.sequence for piece in sampled])
         return self._finish(batch, sampled, token_ids)
 
-    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
-        """Serve a closed load until it is used up or the observer says stop; see `ServingEngine.run`."""
-        records: list[RequestRecord] = []
-        try:
-            self._fill(load)
-            while self.scheduler.has_work:
-                progress = self.step().progress
-                records.extend(progress.finished)
-                if not observer(progress):
-                    break
-                self._fill(load)
-        finally:  # also when a request was refused: the next load must find an empty engine
-            in_flight = [self._end(output.sequence, FinishReason.CANCELLED) for output in list(self._outputs.values())]
-        return records + in_flight
+    def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
+        """Serve a load until it is used up or the observer says stop; see `ServingEngine.run`."""
+        return serve(self, load, observer)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests let in and not yet ended."""
+        return len(self._outputs)
+
+    def now_s(self) -> float:
+        """The engine's clock."""
+        return self._now()
+
+    def advance(self, until_s: float | None) -> Progress:
+        """Take one step."""
+        return self.step().progress
+
+    def wait_until(self, time_s: float) -> None:
+        """Sleep until then."""
+        self._sleep(max(0.0, time_s - self._now()))
+
+    def cancel_all(self) -> list[RequestRecord]:
+        """End whatever is in flight."""
+        return [self._end(output.sequence, FinishReason.CANCELLED) for output in list(self._outputs.values())]
 
     def score(self, token_ids: tuple[int, ...]) -> TokenScores:
         """Run the tokens through the model once, in chunks.
@@ -133,11 +147,9 @@ class EmbeddedEngine:
         logprobs: list[float] = []
         try:
             self.pool.grow(sequence, len(token_ids))
-            while sequence.num_pending:
-                count = min(self.scheduler.prefill_chunk, sequence.num_pending)
-                batch = Batch((), (Slice(sequence, sequence.num_computed, count),))
-                self._score_rows(batch, top, logprobs)
-                sequence.num_computed += count
+            for start in range(0, len(token_ids), self.scheduler.prefill_chunk):
+                count = min(self.scheduler.prefill_chunk, len(token_ids) - start)
+                self._score_rows(Batch((), (Slice(sequence, start, count, False),)), top, logprobs)
         except NumericsError:
             self.runner.wipe(sequence.block_table)
             raise
@@ -148,7 +160,7 @@ class EmbeddedEngine:
     def close(self) -> None:
         """Nothing to do: the memory goes with the object."""
 
-    def _score_rows(self, batch: Batch, top: list[int], logprobs: list[float]) -> None:
+    def _score_rows(self, batch: Batch[Sequence], top: list[int], logprobs: list[float]) -> None:
         logits = self.runner.run(batch, all_rows=True)
         if not math.isfinite(float(logits.sum())):
             raise NumericsError(f"{self._settings.model} in {self._settings.precision}: logits are not finite")
@@ -158,15 +170,12 @@ class EmbeddedEngine:
         top.extend(rows.argmax(dim=-1).tolist())
         logprobs.extend(rows.gather(1, torch.tensor(following, device=rows.device)[:, None])[:, 0].tolist())
 
-    def _fill(self, load: ClosedLoad) -> None:
-        missing = load.concurrency - len(self._outputs)
-        for request in itertools.islice(load.requests, max(0, missing)):
-            self.add(request)
-
-    def _finish(self, batch: Batch, sampled: list[Slice], token_ids: list[int | None]) -> StepResult:
+    def _finish(
+        self, batch: Batch[Sequence], sampled: list[Slice[Sequence]], token_ids: list[int | None]
+    ) -> StepResult:
         """Give every sampled sequence its token and end those that are done."""
         time_s = self._now()
-        num_running = len(self.scheduler.running)
+        num_running = self.scheduler.num_running
         first_tokens: list[str] = []
         finished: list[RequestRecord] = []
         texts: list[tuple[str, str]] = []
@@ -238,6 +247,23 @@ class EmbeddedEngine:
             isa=capability or torch.backends.cpu.get_cpu_capability(),
             pids=(os.getpid(),),
         )
+
+
+def _require_ours(settings: EngineSettings) -> None:
+    """Refuse what only other engines have: this one runs on one device and stores keys and values as it computes."""
+    if settings.precision not in EMBEDDED_PRECISIONS:
+        raise InvalidSettings(
+            f"precision is {settings.precision!r}; the embedded engine has {', '.join(EMBEDDED_PRECISIONS)}"
+        )
+    if settings.num_gpus != 1:
+        raise InvalidSettings(
+            f"tensor_parallel x pipeline_parallel x data_parallel + prefill_gpus is {settings.num_gpus}; "
+            "the embedded engine runs on one device: leave them out"
+        )
+    if settings.kv_precision != "auto":
+        raise InvalidSettings(f"kv_precision is {settings.kv_precision!r}; the embedded engine has only auto")
+    if settings.expert_parallel:
+        raise InvalidSettings("expert_parallel is True; the embedded engine runs on one device: leave it out")
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from engine.embedded.kv_cache import KVCache
 from engine.embedded.llama import Llama, StepInput
 from engine.embedded.quantize import hidden_dtype
 from engine.embedded.scheduler import Batch, Slice
+from engine.embedded.sequence import Sequence
 from engine.embedded.weights import Weights
 from engine.errors import InvalidSettings, NotEnoughMemory
 from engine.settings import EngineSettings
@@ -50,7 +51,7 @@ class ModelRunner:
             )
 
     @torch.inference_mode()
-    def run(self, batch: Batch, *, all_rows: bool = False) -> torch.Tensor:
+    def run(self, batch: Batch[Sequence], *, all_rows: bool = False) -> torch.Tensor:
         """Compute a batch and return fp32 logits: of the sampled slices in order, or of every row."""
         hidden = self.model.forward(self._step_input(batch), self.cache)
         if not all_rows:
@@ -62,7 +63,7 @@ class ModelRunner:
         with torch.inference_mode():
             self.cache.wipe(blocks)
 
-    def _step_input(self, batch: Batch) -> StepInput:
+    def _step_input(self, batch: Batch[Sequence]) -> StepInput:
         block_size = self.cache.block_size
         token_ids: list[int] = []
         positions: list[int] = []
@@ -80,17 +81,17 @@ class ModelRunner:
             regions=self._regions(batch),
         )
 
-    def _regions(self, batch: Batch) -> list[Region]:
+    def _regions(self, batch: Batch[Sequence]) -> list[Region]:
         regions = []
-        if batch.decodes:
+        if batch.decoding:
             regions.append(self._region(batch.decodes, first_row=0))
-        first_row = len(batch.decodes)
+        first_row = len(batch.decoding)
         for chunk in batch.prefills:
             regions.append(self._region((chunk,), first_row=first_row))
             first_row += chunk.count
         return regions
 
-    def _region(self, pieces: tuple[Slice, ...], *, first_row: int) -> Region:
+    def _region(self, pieces: tuple[Slice[Sequence], ...], *, first_row: int) -> Region:
         """Describe decodes (one token each) or one prefill chunk."""
         num_queries = pieces[0].count
         ends = [piece.start + piece.count for piece in pieces]
@@ -145,7 +146,7 @@ def _torch_device(name: str) -> torch.device:
     return torch.device("cuda:0")
 
 
-def _last_rows(batch: Batch) -> list[int]:
+def _last_rows(batch: Batch[Sequence]) -> list[int]:
     rows = []
     row = -1
     for piece in batch.slices:

@@ -3,79 +3,132 @@
 First come, first served: a request is never let in before one that arrived earlier. When a decode finds no free
 block, the newest running sequence gives its blocks back and is recomputed later (preemption by recompute). A
 sequence is let in only when blocks for all its known tokens are free, so the oldest one always gets to its end.
-Knows nothing of tensors or time.
+Under the policy `prefill_first` decodes pause while there are prompts to compute.
+
+A step costs as much as what changes in it, not as much as what runs: every decode gains one token a step, so it is
+known beforehand at which step it needs its next block. Knows nothing of tensors or time.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
-from engine.embedded.blocks import BlockPool
-from engine.embedded.sequence import Sequence
+from engine.embedded.blocks import BlockPool, Holder
 from engine.errors import RequestRefused, RequestTooLong
-from engine.request import FinishReason
+from engine.request import FinishReason, Request
+
+
+class Schedulable(Holder, Protocol):
+    """What the scheduler must know of a sequence, and what it notes there."""
+
+    num_preemptions: int
+    finish_reason: FinishReason | None
+    error: str | None
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens: the prompt and what was sampled so far."""
+
+
+S = TypeVar("S", bound=Schedulable)
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Generic[S]):
     """Tokens [start, start + count) of a sequence, to be computed in this step."""
 
-    sequence: Sequence
+    sequence: S
     start: int
     count: int
+    #: Whether it reaches the last known token, so that the next one is sampled.
+    is_sampled: bool
+
+
+@dataclass(frozen=True)
+class Batch(Generic[S]):
+    """What one step computes: one token of each decoding sequence, then prefill chunks."""
+
+    #: In order of arrival, as they are until the batch is computed.
+    decoding: Collection[S]
+    prefills: tuple[Slice[S], ...]
+    #: Sequences that had to give up their blocks for this step.
+    preempted: tuple[S, ...] = ()
+
+    @cached_property
+    def decodes(self) -> tuple[Slice[S], ...]:
+        """The decodes as slices; to be asked before anything was sampled."""
+        return tuple(Slice(sequence, sequence.num_tokens - 1, 1, True) for sequence in self.decoding)
 
     @property
-    def is_sampled(self) -> bool:
-        """Whether the slice reaches the last known token, so that the next one can be sampled."""
-        return self.start + self.count == len(self.sequence.token_ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one step computes: decodes (one token each), then prefill chunks."""
-
-    decodes: tuple[Slice, ...]
-    prefills: tuple[Slice, ...]
-
-    @property
-    def slices(self) -> tuple[Slice, ...]:
+    def slices(self) -> tuple[Slice[S], ...]:
         """All slices in the order of the step's rows."""
         return self.decodes + self.prefills
 
     @property
     def num_tokens(self) -> int:
         """Rows of the step."""
-        return len(self.decodes) + sum(chunk.count for chunk in self.prefills)
+        return len(self.decoding) + sum(chunk.count for chunk in self.prefills)
 
 
-class Scheduler:
+class Scheduler(Generic[S]):
     """Holds the waiting and the running sequences, both in order of arrival."""
 
-    def __init__(self, pool: BlockPool, *, max_batch: int, prefill_chunk: int, max_context: int) -> None:
+    def __init__(
+        self, pool: BlockPool, *, max_batch: int, prefill_chunk: int, max_context: int, policy: str = "decode_first"
+    ) -> None:
         self.pool = pool
         self.max_batch = max_batch
         self.prefill_chunk = prefill_chunk
         self.max_context = max_context
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
+        self.policy = policy
+        self.waiting: deque[S] = deque()
+        # Prompts are computed oldest first, so every decoding sequence is older than any that is still prefilling.
+        self._prefilling: list[S] = []
+        # A decode needs a block every block_size steps: each with its turn, and the turns with theirs.
+        self._decoding: dict[S, int] = {}
+        self._turns: list[list[S]] = [[] for _ in range(pool.block_size)]
+        self._decode_step = 0
+
+    @property
+    def running(self) -> list[S]:
+        """The sequences that hold blocks, oldest first."""
+        return [*self._decoding, *self._prefilling]
+
+    @property
+    def decoding(self) -> Collection[S]:
+        """Those of them that decode, as they are now."""
+        return self._decoding.keys()
+
+    @property
+    def num_running(self) -> int:
+        """How many those are."""
+        return len(self._decoding) + len(self._prefilling)
 
     @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished."""
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self._decoding or self._prefilling)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: S) -> None:
         """Queue a new sequence.
 
         Raises RequestTooLong when prompt plus output exceed the context, RequestRefused when the whole KV cache
         could not hold it. Nothing is truncated.
         """
         request = sequence.request
-        total = sequence.num_prompt_tokens + request.max_tokens
+        num_prompt = len(request.prompt_token_ids)
+        total = num_prompt + request.max_tokens
         if total > self.max_context:
             raise RequestTooLong(
-                f"request {request.request_id}: {sequence.num_prompt_tokens} prompt tokens + max_tokens "
+                f"request {request.request_id}: {num_prompt} prompt tokens + max_tokens "
                 f"{request.max_tokens} = {total}, but the context is {self.max_context} tokens"
             )
         # The last token sampled is never computed, so it needs no place.
@@ -87,71 +140,132 @@ class Scheduler:
             )
         self.waiting.append(sequence)
 
-    def schedule(self) -> Batch:
+    def schedule(self) -> Batch[S]:
         """Choose the step's tokens and give their sequences the blocks to hold them."""
-        decodes = self._schedule_decodes()
-        budget = self.prefill_chunk
-        prefills: list[Slice] = []
-        for sequence in self.running:  # chunks that were begun go on first, oldest first
-            if budget and not sequence.is_decoding:
-                budget -= self._take_chunk(sequence, budget, prefills)
-        while budget and (admitted := self._admit()) is not None:
-            budget -= self._take_chunk(admitted, budget, prefills)
-        return Batch(tuple(decodes), tuple(prefills))
+        preempted: list[S] = []
+        if self.policy == "prefill_first" and (prefills := self._schedule_prefills()):
+            return Batch((), prefills)
+        decoding = self._schedule_decodes(preempted)
+        return Batch(decoding, self._schedule_prefills(), tuple(preempted))
 
-    def computed(self, batch: Batch) -> None:
-        """Note that a batch's keys and values are in the cache."""
-        for piece in batch.slices:
-            piece.sequence.num_computed += piece.count
+    def computed(self, batch: Batch[S]) -> None:
+        """Note that a batch's keys and values are in the cache; to be called before what it sampled is noted.
 
-    def finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
+        A sequence whose known tokens are all computed decodes from the next step on.
+        """
+        for piece in batch.prefills:
+            piece.sequence.num_prefilled += piece.count
+            if piece.is_sampled:
+                self._prefilling.remove(piece.sequence)
+                self._begin_decoding(piece.sequence)
+
+    def finish(self, sequence: S, reason: FinishReason, error: str | None = None) -> None:
         """End a running or waiting sequence and take its blocks back."""
         sequence.finish_reason = reason
         sequence.error = error
+        self.remove(sequence)
+
+    def remove(self, sequence: S) -> None:
+        """Take a sequence out, with its blocks, that has not ended: it goes on elsewhere."""
         self.pool.release(sequence)
-        if sequence in self.running:
-            self.running.remove(sequence)
+        if sequence in self._decoding:
+            self._end_decoding(sequence)
+        elif sequence in self._prefilling:
+            self._prefilling.remove(sequence)
         else:
             self.waiting.remove(sequence)
 
-    def _schedule_decodes(self) -> list[Slice]:
-        decodes: list[Slice] = []
-        for sequence in list(self.running):
-            if sequence.is_decoding and self._make_room(sequence):
-                decodes.append(Slice(sequence, sequence.num_computed, 1))
-        return decodes
+    def steady_steps(self, limit: int) -> int:
+        """Return how many of the next `limit` steps only run the decodes there are, unless one of them ends.
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Give a decode its next block, preempting from the newest; False when it was itself preempted."""
-        if sequence not in self.running:  # preempted for an older one in this very step
-            return False
-        while self.pool.missing_for(sequence, len(sequence.token_ids)) > self.pool.num_free:
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        self.pool.grow(sequence, len(sequence.token_ids))
-        return True
+        Looks at most one block ahead.
+        """
+        if not self._decoding or self._prefilling or self._can_admit():
+            return 0
+        free = self.pool.num_free
+        limit = min(limit, self.pool.block_size)
+        for ahead in range(1, limit + 1):
+            free -= len(self._due(self._decode_step + ahead))
+            if free < 0:
+                return ahead - 1
+        return limit
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.pool.release(sequence)
-        sequence.num_preemptions += 1
-        self.running.remove(sequence)
-        self.waiting.appendleft(sequence)  # it arrived before everything that waits
+    def skip(self, num_steps: int) -> None:
+        """Take so many steady steps at once, as `schedule` and `computed` would one by one."""
+        for _ in range(num_steps):
+            self._schedule_decodes([])
 
-    def _admit(self) -> Sequence | None:
-        """Let the oldest waiting sequence in, if a place and blocks for its known tokens are free."""
-        if not self.waiting or len(self.running) >= self.max_batch:
-            return None
-        sequence = self.waiting[0]
-        if self.pool.blocks_for(len(sequence.token_ids)) > self.pool.num_free:
-            return None
-        self.waiting.popleft()
-        self.pool.grow(sequence, len(sequence.token_ids))
-        self.running.append(sequence)
+    def _schedule_decodes(self, preempted: list[S]) -> Collection[S]:
+        if not self._decoding:
+            return ()
+        self._decode_step += 1
+        due = self._due(self._decode_step)
+        if len(due) <= self.pool.num_free:
+            self.pool.extend(due)
+        else:
+            self._make_room(due, preempted)
+        return self._decoding.keys()
+
+    def _due(self, step: int) -> list[S]:
+        """Return the decodes that need a block at that decode step."""
+        return self._turns[step % self.pool.block_size]
+
+    def _make_room(self, due: list[S], preempted: list[S]) -> None:
+        """Give a block to each that is due, the oldest first, preempting from the newest."""
+        order = {sequence: place for place, sequence in enumerate(self._decoding)}
+        for sequence in sorted(due, key=order.__getitem__):
+            while sequence in self._decoding and not self.pool.num_free:
+                preempted.append(self._preempt_newest())
+            if sequence in self._decoding:
+                self.pool.extend((sequence,))
+
+    def _preempt_newest(self) -> S:
+        if self._prefilling:
+            victim = self._prefilling.pop()
+        else:
+            victim = next(reversed(self._decoding))
+            self._end_decoding(victim)
+        self.pool.release(victim)
+        victim.num_preemptions += 1
+        self.waiting.appendleft(victim)  # it arrived before everything that waits
+        return victim
+
+    def _begin_decoding(self, sequence: S) -> None:
+        """Note when it needs its next block; its newest token, just sampled, has to fit in the next step."""
+        room = len(sequence.block_table) * self.pool.block_size - (sequence.num_tokens + 1)
+        turn = (self._decode_step + room + 2) % self.pool.block_size
+        self._decoding[sequence] = turn
+        self._turns[turn].append(sequence)
+
+    def _end_decoding(self, sequence: S) -> None:
+        self._turns[self._decoding.pop(sequence)].remove(sequence)
+
+    def _schedule_prefills(self) -> tuple[Slice[S], ...]:
+        budget = self.prefill_chunk
+        prefills: list[Slice[S]] = []
+        for sequence in self._prefilling:  # chunks that were begun go on first, oldest first
+            if budget:
+                budget -= self._take_chunk(sequence, budget, prefills)
+        while budget and self._can_admit():
+            budget -= self._take_chunk(self._admit(), budget, prefills)
+        return tuple(prefills)
+
+    def _can_admit(self) -> bool:
+        """Tell whether there is a place, and blocks for all its known tokens, for the oldest that waits."""
+        return (
+            bool(self.waiting)
+            and self.num_running < self.max_batch
+            and self.pool.blocks_for(self.waiting[0].num_tokens) <= self.pool.num_free
+        )
+
+    def _admit(self) -> S:
+        sequence = self.waiting.popleft()
+        self.pool.grow(sequence, sequence.num_tokens)
+        self._prefilling.append(sequence)
         return sequence
 
-    def _take_chunk(self, sequence: Sequence, budget: int, prefills: list[Slice]) -> int:
-        count = min(budget, sequence.num_pending)
-        prefills.append(Slice(sequence, sequence.num_computed, count))
+    def _take_chunk(self, sequence: S, budget: int, prefills: list[Slice[S]]) -> int:
+        pending = sequence.num_tokens - sequence.num_prefilled
+        count = min(budget, pending)
+        prefills.append(Slice(sequence, sequence.num_prefilled, count, count == pending))
         return count

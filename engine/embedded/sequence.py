@@ -15,8 +15,8 @@ class Sequence:
     arrival_s: float
     #: Prompt, then output.
     token_ids: list[int]
-    #: Leading tokens whose keys and values are in the cache.
-    num_computed: int = 0
+    #: Leading tokens computed in prefill chunks; once it decodes, all tokens but the last are in the cache.
+    num_prefilled: int = 0
     block_table: list[int] = field(default_factory=list)
     token_times_s: list[float] = field(default_factory=list)
     #: Output text so far, up to a stop string.
@@ -41,14 +41,9 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
-    def num_pending(self) -> int:
-        """Tokens not yet in the cache: 1 while decoding, more while its prompt (or its past) is computed."""
-        return len(self.token_ids) - self.num_computed
-
-    @property
-    def is_decoding(self) -> bool:
-        """Whether the next step computes one token of it and samples the next."""
-        return self.num_pending == 1 and self.num_output_tokens > 0
+    def num_tokens(self) -> int:
+        """Known tokens: the prompt and what was sampled so far."""
+        return len(self.token_ids)
 
     def record(self) -> RequestRecord:
         """Freeze what the request showed; one still running counts as cancelled."""

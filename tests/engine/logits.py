@@ -15,10 +15,8 @@ def all_logits(opened: EmbeddedEngine, token_ids: tuple[int, ...], *, chunk: int
     sequence = Sequence.of(make_request(token_ids), 0.0)
     opened.pool.grow(sequence, len(token_ids))
     parts = []
-    while sequence.num_pending:
-        count = min(chunk, sequence.num_pending)
-        piece = Slice(sequence, sequence.num_computed, count)
+    for start in range(0, len(token_ids), chunk):
+        piece = Slice(sequence, start, min(chunk, len(token_ids) - start), False)
         parts.append(opened.runner.run(Batch((), (piece,)), all_rows=True))
-        sequence.num_computed += count
     opened.pool.release(sequence)
     return torch.cat(parts)

@@ -19,7 +19,7 @@ from tests.engine.requests import make_request
 MAX_CONTEXT = 200
 
 
-def make_scheduler(*, num_blocks: int = 64, max_batch: int = 4, prefill_chunk: int = 32) -> Scheduler:
+def make_scheduler(*, num_blocks: int = 64, max_batch: int = 4, prefill_chunk: int = 32) -> Scheduler[Sequence]:
     return Scheduler(
         BlockPool(num_blocks, 16), max_batch=max_batch, prefill_chunk=prefill_chunk, max_context=MAX_CONTEXT
     )
@@ -34,7 +34,7 @@ def make_sequence(name: str, num_prompt: int, max_tokens: int) -> Sequence:
 class Run:
     """Drives a scheduler as the engine does, checking its laws at every step."""
 
-    scheduler: Scheduler
+    scheduler: Scheduler[Sequence]
     arrived: list[str] = field(default_factory=list)
     admitted: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -46,18 +46,19 @@ class Run:
     def step(self) -> None:
         batch = self.scheduler.schedule()
         self.check(batch)
+        sampled = [piece.sequence for piece in batch.slices if piece.is_sampled]
         self.scheduler.computed(batch)
         for piece in batch.slices:
             sequence = piece.sequence
             if sequence.request.request_id not in self.admitted:
                 self.admitted.append(sequence.request.request_id)
-            if sequence.num_pending == 0:
+            if sequence in sampled:
                 sequence.token_ids.append(7)
                 if sequence.num_output_tokens == sequence.request.max_tokens:
                     self.scheduler.finish(sequence, FinishReason.LENGTH)
                     self.finished.append(sequence.request.request_id)
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: Batch[Sequence]) -> None:
         scheduler = self.scheduler
         assert batch.num_tokens > 0, "a step with work must advance something"
         assert len(batch.decodes) <= scheduler.max_batch
@@ -65,8 +66,8 @@ class Run:
         assert len(scheduler.running) <= scheduler.max_batch
         sequences = [piece.sequence for piece in batch.slices]
         assert len({id(sequence) for sequence in sequences}) == len(sequences)
+        assert all(chunk.start == chunk.sequence.num_prefilled for chunk in batch.prefills)
         for piece in batch.slices:
-            assert piece.start == piece.sequence.num_computed
             assert len(piece.sequence.block_table) * 16 >= piece.start + piece.count
         held = [block for sequence in scheduler.running for block in sequence.block_table]
         assert len(set(held)) == len(held) == scheduler.pool.num_used, "no block is shared, none is lost"
@@ -133,7 +134,7 @@ def test_the_newest_gives_way_when_blocks_run_out() -> None:
 
     assert scheduler.running == [old]
     assert list(scheduler.waiting) == [new, later]
-    assert (old.num_preemptions, new.num_preemptions, new.num_computed) == (0, 1, 0)
+    assert (old.num_preemptions, new.num_preemptions, new.num_prefilled) == (0, 1, 0)
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:
@@ -163,3 +164,37 @@ def test_the_last_token_needs_no_place() -> None:
         run.step()
 
     assert run.finished == ["exact"]
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(2, 60)), min_size=1, max_size=8),
+    num_blocks=st.integers(8, 30),
+    limit=st.integers(1, 20),
+)
+@settings(max_examples=100, deadline=None)
+def test_steady_steps_are_what_single_steps_would_do(
+    lengths: list[tuple[int, int]], num_blocks: int, limit: int
+) -> None:
+    """As many steps as are called steady run all decodes and nothing else, and skipping them ends in the same place."""
+    one_by_one, at_once = (Run(make_scheduler(num_blocks=num_blocks)) for _ in range(2))
+    for run in (one_by_one, at_once):
+        for i, length in enumerate(lengths):
+            run.add(make_sequence(f"r{i}", *length))
+        for _ in range(6):
+            if run.scheduler.has_work:
+                run.step()
+
+    steady = at_once.scheduler.steady_steps(limit)
+    ends = min((s.request.max_tokens - s.num_output_tokens for s in at_once.scheduler.decoding), default=0)
+    num_steps = min(steady, ends - 1)
+    for _ in range(num_steps):
+        before = list(one_by_one.scheduler.running)
+        batch = one_by_one.scheduler.schedule()
+        assert (list(batch.decoding), batch.prefills, batch.preempted) == (before, (), ())
+        for sequence in batch.decoding:
+            sequence.token_ids.append(7)
+    if num_steps > 0:
+        at_once.scheduler.skip(num_steps)
+
+    tables = [[s.block_table for s in run.scheduler.running] for run in (one_by_one, at_once)]
+    assert tables[0] == tables[1]

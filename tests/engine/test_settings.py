@@ -13,7 +13,7 @@ from engine.settings import EngineSettings
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("precision", "fp8"),
+        ("precision", "fp7"),
         ("max_batch", 0),
         ("max_batch", True),
         ("max_batch", 2.0),
