@@ -175,14 +175,15 @@ class Settling:
         self._clock = clock
         self._asked_s = -math.inf
         self._looks: deque[Status] = deque()
+        self._state = SteadyState.of(())
 
     def state(self) -> SteadyState:
-        """Look, unless that was done within LOOK_INTERVAL_S, and judge; a look that fails leaves a gap."""
+        """Look and judge, unless that was done within LOOK_INTERVAL_S; a look that fails leaves a gap."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._asked_s + LOOK_INTERVAL_S:
             self._asked_s = now_s
             self._look()
-        return SteadyState.of(self._looks)
+        return self._state
 
     def is_settled(self) -> bool:
         """Tell whether power and temperature have been steady for STEADY_S; cheap enough for every step of a load."""
@@ -195,6 +196,7 @@ class Settling:
             return
         while self._looks[0].time_s < self._looks[-1].time_s - STEADY_S - LONGEST_GAP_S:
             self._looks.popleft()
+        self._state = SteadyState.of(self._looks)  # 100 us: too long for every step, and only a look changes it
 
 
 def _covers(times_s: Sequence[float], end_s: float) -> bool:

@@ -346,6 +346,24 @@ class TestSettling:
             clock.advance(0.125)
         assert status.num_looks == 20
 
+    def test_it_judges_only_what_it_has_newly_seen(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Eighty questions are answered from 20 judgements, one a look; a look that fails is not judged."""
+        judged: list[int] = []
+        judge = SteadyState.of
+
+        def counting(looks: Sequence[Status]) -> SteadyState:
+            judged.append(len(looks))
+            return judge(looks)
+
+        monkeypatch.setattr(SteadyState, "of", counting)
+        for failing, num_judged in ((), 20), ((7, 8), 18):
+            settling = Settling(Cooling(clock, 60.0, c_per_s=0.0, failing=failing), clock)
+            judged.clear()
+            for _ in range(80):
+                settling.is_settled()
+                clock.advance(0.125)
+            assert list(range(1, num_judged + 1)) == judged
+
     def test_a_look_that_fails_leaves_a_gap(self, clock: FakeClock) -> None:
         """One missing look is bridged; a device that does not answer for longer than three seconds has not settled."""
 
