@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from engine import wire
-from engine.errors import EngineDied, error_of_kind
-from engine.load import ClosedLoad, Observer
+from engine.errors import EngineDied, RequestRefused, error_of_kind
+from engine.load import ClosedLoad, Load, Observer
 from engine.request import Request, RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
@@ -91,8 +91,10 @@ class EngineHost:
         """Change how long the child may say nothing before it counts as hung."""
         self._silence_s = silence_s
 
-    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
-        """Serve a load; see `ServingEngine.run`."""
+    def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
+        """Serve a closed load; see `ServingEngine.run`. Raises RequestRefused for an open one."""
+        if not isinstance(load, ClosedLoad):
+            raise RequestRefused("an engine in a child process takes closed loads only in this version")
         records: list[RequestRecord] = []
         self._send({"op": "run", "concurrency": load.concurrency})
         self._supply(load.requests, _READY_FACTOR * load.concurrency)

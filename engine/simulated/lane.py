@@ -12,6 +12,7 @@ from engine.request import FinishReason
 from engine.simulated.contexts import Contexts
 from engine.simulated.layout import WorkModel
 from engine.simulated.machine import Machine
+from engine.simulated.measured import MeasuredWork
 from engine.simulated.sequence import SimulatedSequence, StepLog
 
 #: Steps told at once at most, where nothing changes between them.
@@ -40,7 +41,7 @@ class Lane:
         self,
         number: int,
         machine: Machine,
-        work: WorkModel,
+        work: WorkModel | MeasuredWork,
         scheduler: Scheduler[SimulatedSequence],
         *,
         window: int | None,

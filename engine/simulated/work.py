@@ -39,3 +39,5 @@ class StepWork(NamedTuple):
     num_scale_out: float = 0.0
     #: Pipeline stages the step passes through one after the other; each waits for the others' share of it.
     num_stages: int = 1
+    #: Seconds of the step's kernels at the highest clock, where somebody measured them; 0 leaves that to the device.
+    kernel_s: float = 0.0

@@ -29,7 +29,15 @@ def open_host(folder: Path, *, silence_s: float = 60.0, **settings: Any) -> Engi
 
 @pytest.fixture(name="host")
 def _host(tiny_folder: Path) -> Iterator[EngineHost]:
-    """A host on the tiny model."""
+    """A host on the tiny model, for whoever ends its child."""
+    opened = open_host(tiny_folder)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(name="lasting", scope="module")
+def _lasting(tiny_folder: Path) -> Iterator[EngineHost]:
+    """A host on the tiny model that serves one test after another: a child takes seconds to start."""
     opened = open_host(tiny_folder)
     yield opened
     opened.close()
@@ -39,20 +47,20 @@ def endless(**changes: Any) -> Iterator[Request]:
     return (make_request(f"prompt {i}", request_id=f"r{i}", **changes) for i in count())
 
 
-def test_a_host_answers_like_the_engine_itself(host: EngineHost, open_tiny: OpenTiny) -> None:
+def test_a_host_answers_like_the_engine_itself(lasting: EngineHost, open_tiny: OpenTiny) -> None:
     """Tokens, texts, scores and encodings are those of the engine in this process."""
     requests = [make_request(f"prompt {i}", request_id=f"r{i}", max_tokens=5 + i) for i in range(40)]
     own = open_tiny()
 
-    records = {r.request_id: r for r in host.run(ClosedLoad(requests=iter(requests), concurrency=4), lambda _: True)}
+    records = {r.request_id: r for r in lasting.run(ClosedLoad(requests=iter(requests), concurrency=4), lambda _: True)}
 
     assert tokens_of([records[r.request_id] for r in requests]) == tokens_of(serve(own, requests, concurrency=4))
-    assert host.encode("some text") == own.encode("some text")
-    assert host.score((1, 2, 3)).logprobs == pytest.approx(own.score((1, 2, 3)).logprobs, abs=1e-6)
-    assert (host.info.model_hash, host.info.pids) == ("abc", (host.pid,))
+    assert lasting.encode("some text") == own.encode("some text")
+    assert lasting.score((1, 2, 3)).logprobs == pytest.approx(own.score((1, 2, 3)).logprobs, abs=1e-6)
+    assert (lasting.info.model_hash, lasting.info.pids) == ("abc", (lasting.pid,))
 
 
-def test_an_observer_ends_an_endless_load(host: EngineHost) -> None:
+def test_an_observer_ends_an_endless_load(lasting: EngineHost) -> None:
     """A load without end stops when the observer says so; the next load finds an empty engine."""
     seen: list[Progress] = []
 
@@ -60,24 +68,25 @@ def test_an_observer_ends_an_endless_load(host: EngineHost) -> None:
         seen.append(progress)
         return len(seen) < 50
 
-    first = host.run(ClosedLoad(requests=endless(max_tokens=10), concurrency=4), observe)
-    second = host.run(ClosedLoad(requests=iter([make_request(max_tokens=3)]), concurrency=4), lambda _: True)
+    first = lasting.run(ClosedLoad(requests=endless(max_tokens=10), concurrency=4), observe)
+    second = lasting.run(ClosedLoad(requests=iter([make_request(max_tokens=3)]), concurrency=4), lambda _: True)
 
     assert {r.finish_reason for r in first} == {FinishReason.LENGTH, FinishReason.CANCELLED}
     assert max(progress.num_running for progress in seen) == 4
     assert [len(record.token_ids) for record in second] == [3]
 
 
-def test_the_live_knob_reaches_the_child(host: EngineHost) -> None:
+def test_the_live_knob_reaches_the_child(lasting: EngineHost) -> None:
     """After set_prefill_chunk no step computes more prompt tokens than that."""
-    host.set_prefill_chunk(3)
+    lasting.set_prefill_chunk(3)
     seen: list[Progress] = []
 
     def observe(progress: Progress) -> bool:
         seen.append(progress)
         return True
 
-    host.run(ClosedLoad(requests=iter([make_request("a prompt of some length")]), concurrency=1), observe)
+    lasting.run(ClosedLoad(requests=iter([make_request("a prompt of some length")]), concurrency=1), observe)
+    lasting.set_prefill_chunk(64)
 
     assert max(progress.num_prompt_tokens for progress in seen) == 3
 
@@ -118,7 +127,7 @@ def test_close_is_idempotent(host: EngineHost) -> None:
     assert not psutil.pid_exists(host.pid)
 
 
-def test_errors_keep_their_class_over_the_border(tiny_folder: Path, tmp_path: Path, host: EngineHost) -> None:
+def test_errors_keep_their_class_over_the_border(tiny_folder: Path, tmp_path: Path, lasting: EngineHost) -> None:
     """A damaged checkpoint, a senseless setting and a refused request arrive as the errors they are."""
     tensors = tiny_tensors(tiny_config())
     del tensors["model.norm.weight"]
@@ -129,8 +138,8 @@ def test_errors_keep_their_class_over_the_border(tiny_folder: Path, tmp_path: Pa
     with pytest.raises(InvalidSettings, match="max_context is 1000; tiny goes up to 512 tokens"):
         open_host(tiny_folder, max_context=1000)
     with pytest.raises(RequestTooLong, match="the context is 256"):
-        host.run(ClosedLoad(requests=endless(max_tokens=1000), concurrency=1), lambda _: True)
-    assert len(host.run(ClosedLoad(requests=iter([make_request()]), concurrency=1), lambda _: True)) == 1
+        lasting.run(ClosedLoad(requests=endless(max_tokens=1000), concurrency=1), lambda _: True)
+    assert len(lasting.run(ClosedLoad(requests=iter([make_request()]), concurrency=1), lambda _: True)) == 1
 
 
 def test_numerics_errors_keep_their_class(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from engine.load import ClosedLoad, Load, OpenLoad, Progress, TimedRequest
 from engine.request import FinishReason, Request, RequestRecord
 from engine.settings import EngineSettings
 from engine.simulated.engine import SimulatedEngine
+from engine.simulated.measured import TimeSource
 from engine.simulated.shapes import load_shape
 from tests.engine.requests import make_request
 from tests.engine.simulated.fake_machine import FakeMachine, with_memory
@@ -139,6 +140,43 @@ def test_layouts_without_room_are_refused(changes: dict[str, Any], words: str) -
     """The refusal names the field and what would do."""
     with pytest.raises(InvalidSettings, match=words):
         open_engine(**changes)
+
+
+def test_measured_kernels_go_with_the_work() -> None:
+    """Where somebody measured the kernels, each step carries their time, and the record says who it was."""
+    machine = FakeMachine()
+    asked: list[tuple[int, float, int, float]] = []
+
+    def times(num_decodes: int, mean_context: float, prompt_tokens: int, prompt_start: float) -> float:
+        asked.append((num_decodes, mean_context, prompt_tokens, prompt_start))
+        return 0.01 * num_decodes + 0.001 * prompt_tokens
+
+    opened = SimulatedEngine(
+        EngineSettings(model="m", precision="bf16", max_batch=2, prefill_chunk=60, max_context=200),
+        load_shape("llama-3.1-8b"),
+        machine,
+        choose_times=lambda settings, max_context: TimeSource(times=times, source=f"measured up to {max_context}"),
+    )
+    serve(opened, ClosedLoad(requests=requests(1, output=3), concurrency=1))
+
+    assert asked == [(0, 0.0, 60, 0.0), (0, 0.0, 40, 60.0), (1, 101.5, 0, 0.0)]
+    assert [work.kernel_s for _, _, _, work in machine.ran] == [0.06, 0.04, 0.01]
+    assert opened.info.version.endswith("+measured up to 200")
+
+
+def test_what_nobody_measured_is_left_to_the_machine() -> None:
+    """Without measured times the work says nothing of seconds, and the record says why."""
+    machine = FakeMachine()
+    opened = SimulatedEngine(
+        EngineSettings(model="m", precision="bf16", max_context=200),
+        load_shape("llama-3.1-8b"),
+        machine,
+        choose_times=lambda settings, max_context: TimeSource(times=None, source="own model (nobody knows)"),
+    )
+    serve(opened, ClosedLoad(requests=requests(1, output=3), concurrency=1))
+
+    assert {work.kernel_s for _, _, _, work in machine.ran} == {0.0}
+    assert "own model (nobody knows)" in opened.info.version
 
 
 def test_replicas_share_the_load() -> None:
