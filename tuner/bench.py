@@ -13,23 +13,25 @@ from dataclasses import dataclass
 import structlog
 
 from engine.errors import CheckpointError, EngineDied, EngineError, InvalidSettings, NumericsError, UnknownModel
-from engine.load import ClosedLoad
+from engine.load import ClosedLoad, Load
 from engine.request import FinishReason, RequestRecord
 from engine.serving import ServingEngine, TokenScores
 from engine.settings import EngineSettings
 from probes.device import Device, DeviceKind
-from probes.errors import InvalidSetting, Uncontrolled
+from probes.errors import DeviceLost, InvalidSetting, Uncontrolled
 from probes.settings import DeviceSettings
 from tuner import quality
+from tuner.knobs import SIMULATED
+from tuner.layout import limits_of
 from tuner.measurement import Measurement, Quality, summarise
 from tuner.objectives import Verdict, verdict
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.rig import DeviceRig
-from tuner.space import concurrency_of, device_settings_of, settings_of
+from tuner.space import capacity_of, device_settings_of, settings_of
 from tuner.trial import TrialState
 from tuner.window import SteadyWindow
-from tuner.workload import corpus_text, requests
+from tuner.workload import corpus_text, num_offered, requests, simulated_load
 
 log = structlog.get_logger()
 
@@ -56,11 +58,21 @@ class _Window:
 
     measurement: Measurement | None = None
     problems: tuple[str, ...] = ()
+    #: By how many requests the queue grew where they came faster than they were served; 0 elsewhere.
+    overload: int = 0
 
 
 def engine_device(device: Device) -> str:
-    """Return what an engine must run on for this device's joules to be its own: `cpu` or the GPU's UUID."""
-    return device.info.uuid if device.info.kind is DeviceKind.GPU else "cpu"
+    """Return what an engine must run on for this device's joules to be its own: `cpu`, or the UUID of anything else."""
+    return "cpu" if device.info.kind is DeviceKind.CPU else device.info.uuid
+
+
+def _overloaded(outcome: Outcome, growth: int) -> Outcome:
+    """Return what is made of a point that falls behind its arrivals: its latency only grows."""
+    if outcome.state is not TrialState.COMPLETE:
+        return outcome
+    detail = f"requests come faster than they are served: {growth} more were waiting at the window's end"
+    return dataclasses.replace(outcome, state=TrialState.INFEASIBLE, reason="overloaded", detail=detail)
 
 
 class Bench:
@@ -72,6 +84,9 @@ class Bench:
         self._request = request
         self._device = device
         self._rig = rig or DeviceRig(device)
+        limits = limits_of(device)
+        self._num_gpus = 1 if limits is None else limits.num_gpus
+        self._is_simulated = request.engine == SIMULATED
         self._open_engine = open_engine
         self._opened: ServingEngine | None = None
         self._settings: EngineSettings | None = None
@@ -83,10 +98,12 @@ class Bench:
     def measure(self, point: OperatingPoint) -> Outcome:
         """Run one window at the point and judge it.
 
-        Raises CheckpointError, UnknownModel, InvalidSettings or RestoreFailed: no other point could do better. Raises
-        DeviceInUse, ControlLeaseLost or GuardUnavailable where that may be otherwise later, without the point's fault.
+        Raises CheckpointError, UnknownModel, InvalidSettings or RestoreFailed: no other point could do better. Of a
+        simulated engine InvalidSettings is a failed trial: another layout may fit. Raises DeviceInUse, ControlLeaseLost
+        or GuardUnavailable where that may be otherwise later, without the point's fault.
         """
-        settings = dataclasses.replace(settings_of(self._request, point), device=engine_device(self._device))
+        settings = settings_of(self._request, point, num_gpus=self._num_gpus)
+        settings = dataclasses.replace(settings, device=engine_device(self._device))
         device_settings = device_settings_of(point)
         try:
             cost = self._quality(settings)
@@ -95,10 +112,15 @@ class Bench:
             self._rig.cool_down()
             with self._rig.applied(device_settings):
                 window, records = self._run_window(serving, point, settings, device_settings)
-        except (CheckpointError, UnknownModel, InvalidSettings):
+        except (CheckpointError, UnknownModel, InvalidSettings) as error:
             self.close()
-            raise
+            if not (self._is_simulated and isinstance(error, InvalidSettings)):
+                raise
+            return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
         except _NOT_SET as error:
+            return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
+        except DeviceLost as error:
+            self.close()
             return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
         except NumericsError as error:
             return Outcome(state=TrialState.INFEASIBLE, reason=error.kind, detail=str(error))
@@ -111,7 +133,8 @@ class Bench:
         measurement = dataclasses.replace(
             window.measurement, quality=cost, idle_power_w=self._idle_power_w, driver=self._device.info.driver
         )
-        return self._judge(measurement, records)
+        outcome = self._judge(measurement, records)
+        return _overloaded(outcome, window.overload) if window.overload else outcome
 
     def close(self) -> None:
         """End the engine, if one is open."""
@@ -128,7 +151,7 @@ class Bench:
         elif self._settings.prefill_chunk != settings.prefill_chunk:
             self._opened.set_prefill_chunk(settings.prefill_chunk)
         self._settings = settings
-        if not self._corpus_ids:
+        if not self._corpus_ids and not self._is_simulated:
             self._corpus_ids = self._opened.encode(corpus_text())
         return self._opened
 
@@ -141,17 +164,14 @@ class Bench:
     def _run_window(
         self, serving: ServingEngine, point: OperatingPoint, settings: EngineSettings, device_settings: DeviceSettings
     ) -> tuple[_Window, list[RequestRecord]]:
-        offered = concurrency_of(self._request, point)
+        capacity = capacity_of(settings)
+        offered = num_offered(self._request.workload, capacity)
         stream = f"{point.key}/"
-        load = ClosedLoad(
-            requests=requests(self._request.workload, self._corpus_ids, stream=stream), concurrency=offered
-        )
+        load = self._load(stream, offered, capacity)
         watch = self._rig.watch(device_settings, f"{self._request.seed}/{stream}")
         meter = self._rig.meter(serving.info.pids, device_settings)
         try:
-            window = SteadyWindow(
-                self._request.window, meter, offered=offered, max_batch=settings.max_batch, watch=watch
-            )
+            window = SteadyWindow(self._request.window, meter, offered=offered, max_batch=capacity, watch=watch)
             records = serving.run(load, window.observe)
             # Asked once more: the window's last second may have lost what was set.
             problems = window.problems or self._rig.problems(device_settings)
@@ -174,7 +194,14 @@ class Bench:
             measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
         reasons = tuple(dict.fromkeys((*measurement.reasons, *problems)))
         measurement = dataclasses.replace(measurement, reasons=reasons)
-        return _Window(measurement=measurement, problems=problems), records
+        overload = window.backlog_growth if window.is_overloaded else 0
+        return _Window(measurement=measurement, problems=problems, overload=overload), records
+
+    def _load(self, stream: str, offered: int | None, capacity: int) -> Load:
+        workload = self._request.workload
+        if self._is_simulated or offered is None:
+            return simulated_load(workload, capacity=capacity, stream=stream)
+        return ClosedLoad(requests=requests(workload, self._corpus_ids, stream=stream), concurrency=offered)
 
     def _judge(self, measurement: Measurement, records: list[RequestRecord]) -> Outcome:
         errors = [record.error or "" for record in records if record.finish_reason is FinishReason.ERROR]
@@ -185,11 +212,13 @@ class Bench:
             judged = Verdict(TrialState.INFEASIBLE, NumericsError.kind, detail)
         return Outcome(state=judged.state, reason=judged.reason, detail=judged.detail, measurement=measurement)
 
-    def _quality(self, settings: EngineSettings) -> Quality:
-        """Return what the settings' precision costs; scored once per job and precision.
+    def _quality(self, settings: EngineSettings) -> Quality | None:
+        """Return what the settings' precision costs; scored once per job and precision. None where nothing is computed.
 
         The reference launch comes first where it is still missing, so that no point is ever judged without it.
         """
+        if self._is_simulated:
+            return None
         for precision in (quality.REFERENCE_PRECISION, settings.precision):
             if precision not in self._scores:
                 serving = self._engine_for(dataclasses.replace(settings, precision=precision))

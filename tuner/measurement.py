@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -29,6 +30,10 @@ _T_975 = (
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _Z_975 = 1.96
+
+#: A run of figures: 500,000 token times are 4 MB so, and each step over them takes a millisecond.
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+_Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,14 @@ class Measurement:
         return figure
 
 
-def distribution(samples_ms: Sequence[float]) -> Distribution:
+def distribution(samples_ms: Sequence[float] | Floats) -> Distribution:
     """Summarise latency samples in milliseconds."""
-    if not samples_ms:
+    if len(samples_ms) == 0:
         return Distribution(count=0)
     ordered = np.sort(np.asarray(samples_ms, dtype=np.float64))
     return Distribution(
         count=len(ordered),
-        mean=mean_estimate(ordered.tolist()),
+        mean=mean_estimate(ordered),
         p50=percentile_estimate(ordered, 0.50),
         p90=percentile_estimate(ordered, 0.90),
         p95=percentile_estimate(ordered, 0.95),
@@ -126,21 +131,24 @@ def distribution(samples_ms: Sequence[float]) -> Distribution:
     )
 
 
-def mean_estimate(samples: Sequence[float]) -> Estimate:
+def mean_estimate(samples: Sequence[float] | Floats) -> Estimate:
     """Mean with Student's t interval; no interval from one sample."""
-    count = len(samples)
-    mean = math.fsum(samples) / count
+    values = np.asarray(samples, dtype=np.float64)
+    count = len(values)
+    rough = values.mean()
+    deviations = values - rough
+    mean = float(rough + deviations.mean())  # with what rounding took from a long sum
     if count < 2:
         return Estimate(mean)
-    variance = math.fsum((x - mean) ** 2 for x in samples) / (count - 1)
+    variance = float(np.square(deviations).sum()) / (count - 1)
     half = (_T_975[count - 2] if count - 1 <= len(_T_975) else _Z_975) * math.sqrt(variance / count)
     return Estimate(mean, mean - half, mean + half)
 
 
-def percentile_estimate(ordered: np.ndarray[tuple[int], np.dtype[np.float64]], share: float) -> Estimate:
+def percentile_estimate(ordered: Floats, share: float) -> Estimate:
     """Percentile of sorted samples with the interval of order statistics; no interval from one sample."""
     count = len(ordered)
-    value = float(np.quantile(ordered, share))
+    value = _interpolated(ordered, share)
     if count < 2:  # it would bound the p99 from below, with no width
         return Estimate(value)
     low_rank, high_rank = _order_statistic_ranks(count, share)
@@ -151,10 +159,20 @@ def percentile_estimate(ordered: np.ndarray[tuple[int], np.dtype[np.float64]], s
     )
 
 
-def slice_rates(times_s: Sequence[float], start_s: float, end_s: float) -> list[float]:
-    """Events per second in each of NUM_SLICES equal slices of [start_s, end_s)."""
-    counts, _ = np.histogram(np.asarray(times_s), bins=NUM_SLICES, range=(start_s, end_s))
-    return [float(count) * NUM_SLICES / (end_s - start_s) for count in counts]
+def slice_rates(times_s: Sequence[float] | Floats, start_s: float, end_s: float) -> list[float]:
+    """Events per second in each of NUM_SLICES equal slices of [start_s, end_s), for times within it."""
+    times = np.asarray(times_s, dtype=np.float64)
+    inner = np.linspace(start_s, end_s, NUM_SLICES + 1)[1:-1]
+    before = [0, *(int(np.count_nonzero(times < edge_s)) for edge_s in inner), len(times)]
+    return [float(after - count) * NUM_SLICES / (end_s - start_s) for count, after in pairwise(before)]
+
+
+def _interpolated(ordered: Floats, share: float) -> float:
+    """Return what numpy.quantile does, to the last bit, without its sorting what is sorted."""
+    whole, part = divmod((len(ordered) - 1) * share, 1.0)
+    lower = float(ordered[int(whole)])
+    upper = float(ordered[min(int(whole) + 1, len(ordered) - 1)])
+    return lower + (upper - lower) * part if part < 0.5 else upper - (upper - lower) * (1 - part)
 
 
 def _order_statistic_ranks(count: int, share: float) -> tuple[int | None, int | None]:
@@ -163,23 +181,28 @@ def _order_statistic_ranks(count: int, share: float) -> tuple[int | None, int | 
     P(x_(r) > percentile) = P(X < r) and P(x_(s) < percentile) = P(X >= s), so each side errs with at most 2.5 %.
     """
     tail = (1 - CONFIDENCE) / 2
-    cumulative = np.cumsum(_binomial_pmf(count, share))
+    first, cumulative = _binomial_cumulative(count, share)
     below = np.nonzero(cumulative <= tail)[0]  # P(X <= k) <= tail: rank k + 1 is safe
-    low = int(below[-1]) + 1 if len(below) else None
+    low = first + int(below[-1]) + 1 if len(below) else None
     enough = np.nonzero(cumulative >= 1 - tail)[0]  # P(X <= k) >= 1 - tail: rank k + 1 is safe
-    high = int(enough[0]) + 1 if len(enough) else None
+    high = first + int(enough[0]) + 1 if len(enough) else None
     return low, (high if high is not None and high <= count else None)
 
 
-def _binomial_pmf(count: int, share: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    k = np.arange(count + 1)
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
-    log_pmf = (
-        log_factorial[count] - log_factorial[k] - log_factorial[count - k]
-        + k * math.log(share) + (count - k) * math.log1p(-share)
-    )  # fmt: skip
-    pmf: np.ndarray[tuple[int], np.dtype[np.float64]] = np.exp(log_pmf)
-    return pmf
+def _binomial_cumulative(count: int, share: float) -> tuple[int, Floats]:
+    """P(X <= k) for X ~ Binomial(count, share) from a first k on, which is returned with it, to where it is 1.
+
+    Left out is what lies further from the mean than 12 standard deviations and 60: by Bernstein's inequality less
+    than 1e-30. So half a million samples cost some thousand terms, and their sum is the 1 to scale them by.
+    """
+    reach = 12 * math.sqrt(count * share * (1 - share)) + 60
+    first = max(0, math.floor(count * share - reach))
+    k = np.arange(first + 1, min(count, math.ceil(count * share + reach)) + 1)
+    log_ratios = np.log((count - k + 1) / k) + (math.log(share) - math.log1p(-share))  # of P(X = k) to P(X = k - 1)
+    log_terms = np.concatenate([[0.0], np.cumsum(log_ratios)])
+    terms = np.exp(log_terms - log_terms.max())
+    cumulative: Floats = np.cumsum(terms) / terms.sum()
+    return first, cumulative
 
 
 def summarise(
@@ -198,17 +221,20 @@ def summarise(
     does. Requests that ended in error count as failed and give no latency.
     """
     start_s, end_s = reading.start_s, reading.end_s
-    token_times = [t for record in records for t in record.token_times_s if start_s <= t < end_s]
-    served = [r for r in records if r.finish_reason is not FinishReason.ERROR]
-    ended = [r for r in records if r.token_times_s and start_s <= r.token_times_s[-1] < end_s]
+    seen = [r for r in records if r.token_times_s and r.token_times_s[-1] >= start_s]  # the others give no sample
+    token_times_s = _token_times_s(seen)
+    is_inside = (start_s <= token_times_s) & (token_times_s < end_s)
+    num_tokens = int(np.count_nonzero(is_inside))
+    served = [r for r in seen if r.finish_reason is not FinishReason.ERROR]
+    ended = [r for r in seen if r.token_times_s[-1] < end_s]
     finished = [r for r in ended if r.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)]
-    rate = _rate_estimate(token_times, start_s, end_s)
+    rate = _rate_estimate(token_times_s[is_inside], start_s, end_s)
     energy_j = _usable_energy_j(reading)
-    tok_per_j = None if energy_j is None or not token_times else _scaled(rate, (end_s - start_s) / energy_j)
+    tok_per_j = None if energy_j is None or num_tokens == 0 else _scaled(rate, (end_s - start_s) / energy_j)
     return Measurement(
         window_s=end_s - start_s,
         warmup_s=warmup_s,
-        output_tokens=len(token_times),
+        output_tokens=num_tokens,
         prompt_tokens=prompt_tokens,
         num_finished=len(finished),
         num_failed=sum(1 for r in records if r.finish_reason is FinishReason.ERROR),
@@ -219,11 +245,11 @@ def summarise(
         j_per_tok=None if tok_per_j is None else _inverse(tok_per_j),
         mean_power_w=None if energy_j is None else reading.mean_power_w,
         ttft=distribution(
-            [1e3 * r.ttft_s for r in served if r.ttft_s is not None and start_s <= r.token_times_s[0] < end_s]
+            [1e3 * s for r in served if (s := r.ttft_s) is not None and start_s <= r.token_times_s[0] < end_s]
         ),
-        tpot=distribution([1e3 * r.tpot_s for r in finished if r.tpot_s is not None]),
-        itl=distribution(_gaps_ms(served, start_s, end_s)),
-        e2e=distribution([1e3 * r.e2e_s for r in finished if r.e2e_s is not None]),
+        tpot=distribution([1e3 * s for r in finished if (s := r.tpot_s) is not None]),
+        itl=distribution(_gaps_ms(seen, token_times_s, is_inside)),
+        e2e=distribution([1e3 * s for r in finished if (s := r.e2e_s) is not None]),
         reading=reading,
         engine=engine,
         reasons=tuple(reading.reasons),
@@ -236,19 +262,29 @@ def _usable_energy_j(reading: Reading) -> float | None:
     return energy_j if energy_j is not None and math.isfinite(energy_j) and energy_j > 0 else None
 
 
-def _rate_estimate(times_s: Sequence[float], start_s: float, end_s: float) -> Estimate:
+def _rate_estimate(times_s: Floats, start_s: float, end_s: float) -> Estimate:
     spread = mean_estimate(slice_rates(times_s, start_s, end_s))
     low = None if spread.low is None else max(0.0, spread.low)  # there are no fewer than no tokens
     return Estimate(len(times_s) / (end_s - start_s), low, spread.high)
 
 
-def _gaps_ms(records: Sequence[RequestRecord], start_s: float, end_s: float) -> list[float]:
-    return [
-        1e3 * (later - earlier)
-        for record in records
-        for earlier, later in zip(record.token_times_s, record.token_times_s[1:], strict=False)
-        if start_s <= later < end_s
-    ]
+def _token_times_s(records: Sequence[RequestRecord]) -> Floats:
+    """Return the token times of all records, one after the other."""
+    count = sum(len(record.token_times_s) for record in records)
+    return np.fromiter(chain.from_iterable(record.token_times_s for record in records), np.float64, count)
+
+
+def _gaps_ms(records: Sequence[RequestRecord], token_times_s: Floats, is_inside: _Flags) -> Floats:
+    """Return the gaps before those tokens inside the window that are not the first of a request, failed ones aside.
+
+    Each record has tokens.
+    """
+    lengths = [len(record.token_times_s) for record in records]
+    is_served = np.array([record.finish_reason is not FinishReason.ERROR for record in records], dtype=np.bool_)
+    is_later = np.repeat(is_served, lengths)
+    is_later[np.cumsum([0, *lengths])[:-1]] = False
+    gaps_ms: Floats = 1e3 * np.diff(token_times_s)
+    return gaps_ms[(is_later & is_inside)[1:]]
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:

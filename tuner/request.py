@@ -19,9 +19,16 @@ LATENCY_METRICS = tuple(f"{latency}_{statistic}_ms" for latency in LATENCIES for
 #: A knob's value.
 KnobValue = int | float | str
 
+#: Requests in flight: `closed` keeps a number, `offline` always more than run at once. Requests at their own times:
+#: `server` and `interactive` (the same arrivals; what sets them apart is the SLA) at random, `trace` as recorded.
+SCENARIOS = ("closed", "offline", "server", "interactive", "trace")
+POISSON = ("server", "interactive")
+
 MAX_TRIALS = 100_000
 MAX_TOKENS = 1_000_000
 MAX_KNOB_VALUES = 1_000
+MAX_RATE_PER_S = 100_000
+MAX_TIME_SCALE = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +55,28 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """Seeded requests with uniform lengths, at a fixed concurrency (scenario `closed`)."""
+    """Seeded requests: how long they are, and how they arrive."""
 
+    #: One of SCENARIOS.
     scenario: str = "closed"
-    #: Shortest and longest prompt in tokens, inclusive.
+    #: Shortest and longest prompt in tokens, inclusive; a trace has lengths of its own.
     prompt_tokens: tuple[int, int] = (64, 192)
     #: Shortest and longest output in tokens, inclusive; outputs are forced to that length.
     output_tokens: tuple[int, int] = (16, 48)
-    #: Requests in flight; None keeps as many as the point's max_batch.
+    #: Requests in flight under `closed`; None keeps as many as the point runs at once.
     concurrency: int | None = None
+    #: Mean arrivals a second under `server` and `interactive`: a Poisson process.
+    rate_per_s: float | None = None
+    #: File of a `trace`: CSV with the columns of Azure's 2023 LLM traces, or JSON lines as Mooncake's.
+    trace_file: str | None = None
+    #: What the trace's times are multiplied by: 0.5 doubles the load.
+    time_scale: float = 1.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse unknown scenarios, empty ranges and impossible counts."""
-        if self.scenario != "closed":
-            raise InvalidRequest("workload.scenario", self.scenario, "this version knows only 'closed'")
+        """Refuse unknown scenarios, empty ranges, impossible counts, and what the scenario has no use for."""
+        if self.scenario not in SCENARIOS:
+            raise InvalidRequest("workload.scenario", self.scenario, f"choose {', '.join(SCENARIOS)}")
         for name in ("prompt_tokens", "output_tokens"):
             low, high = getattr(self, name)
             if not 1 <= low <= high <= MAX_TOKENS:
@@ -73,6 +87,39 @@ class WorkloadSpec:
                 )
         if self.concurrency is not None and not 1 <= self.concurrency <= 100_000:
             raise InvalidRequest("workload.concurrency", self.concurrency, "give 1 to 100000, or leave it out")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s <= MAX_RATE_PER_S:
+            raise InvalidRequest(
+                "workload.rate_per_s", self.rate_per_s, f"give requests a second above 0, up to {MAX_RATE_PER_S}"
+            )
+        if not (math.isfinite(self.time_scale) and 0 < self.time_scale <= MAX_TIME_SCALE):
+            raise InvalidRequest(
+                "workload.time_scale", self.time_scale, f"give a factor above 0, up to {MAX_TIME_SCALE}"
+            )
+        self._refuse_idle_fields()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests arrive at their own times, however far behind the engine is."""
+        return self.scenario not in ("closed", "offline")
+
+    def _refuse_idle_fields(self) -> None:
+        """Refuse a field that the scenario lacks, and the lack of one that it needs."""
+        fields = (
+            ("concurrency", None, ("closed",), False),
+            ("rate_per_s", None, POISSON, True),
+            ("trace_file", None, ("trace",), True),
+            ("time_scale", 1.0, ("trace",), False),
+        )
+        for name, unset, scenarios, is_needed in fields:
+            value = getattr(self, name)
+            if value != unset and self.scenario not in scenarios:
+                raise InvalidRequest(
+                    f"workload.{name}",
+                    value,
+                    f"only {' and '.join(scenarios)} have it, not {self.scenario}; remove it or change the scenario",
+                )
+            if value == unset and is_needed and self.scenario in scenarios:
+                raise InvalidRequest(f"workload.{name}", value, f"{self.scenario} needs it; name it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +210,10 @@ class TuneRequest:
 
     model: str
     engine: str = "embedded"
-    #: auto, cpu, gpu, cuda:N, a device's UUID, or several GPUs joined by commas.
+    #: auto, cpu, gpu, cuda:N, a device's UUID, several GPUs joined by commas, or a simulated one: simulated:h100-sxm:8.
     device: str = "auto"
-    #: Whether clocks and power limits may be set; the operator of the machine must allow it too.
+    #: Whether clocks and power limits may be set; the operator of the machine must allow it too. On a simulated device
+    #: nothing real is set, so it needs neither.
     allow_device_control: bool = False
     workload: WorkloadSpec = field(default_factory=WorkloadSpec)
     sla: tuple[Limit, ...] = ()

@@ -7,26 +7,33 @@ how points are chosen.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import InvalidSettings
-from engine.settings import PRECISIONS, EngineSettings
+from engine.settings import EngineSettings
+from engine.simulated.machine import Limits
+from engine.simulated.shapes import load_shape
 from probes.device import Device, DeviceKind, Method
 from probes.errors import InvalidSetting
 from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, DeviceSettings, Settable
 from tuner.errors import InvalidRequest
+from tuner.knobs import EMBEDDED, SIMULATED, rules_of
+from tuner.layout import default_tensor_parallel, filled_data_parallel, limits_of, refuse_unusable
 from tuner.point import OperatingPoint
 from tuner.request import MAX_TOKENS, KnobRange, KnobValue, TuneRequest
 from tuner.workload import max_context
 
-ENGINES = ("embedded",)
 #: Values of a clock cap that are tried when a job names none, and the share of the highest clock they begin at: below
 #: half of it the clock costs more time than it saves power (arXiv 2605.11999 finds the knee between 50 and 80 %).
 NUM_CLOCK_CAPS = 6
 LOWEST_CLOCK_SHARE = 0.5
+#: Precisions in which some models are published: those are served so unless a job says otherwise.
+PUBLISHED = ("fp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +46,6 @@ class Knob:
     needs_launch: bool
     #: What an untuned deployment uses: the reference that gains are told against.
     default: KnobValue
-
-
-#: Knobs of the embedded engine: name -> (needs launch, default, values tried when a job names none).
-_EMBEDDED: dict[str, tuple[bool, KnobValue, tuple[KnobValue, ...]]] = {
-    "max_batch": (True, 8, (1, 2, 4, 8, 16, 32)),
-    "precision": (True, "fp32", ("fp32", "bf16", "int8")),
-    "prefill_chunk": (False, 256, (32, 64, 128, 256, 512)),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,46 +80,73 @@ def search_space(request: TuneRequest, device: Device, *, settables: Sequence[Se
     """Build the space of a request on a device.
 
     `settables` are the device's knobs as far as they may be set here; without them, all that the device offers.
-    Raises InvalidRequest for an unknown engine or knob, a value the engine refuses, or a knob the device lacks.
+    Raises InvalidRequest for an unknown engine or knob, an engine or a load that the device has no use for, a value
+    that no point could use, or a knob the device lacks; UnknownModel or CheckpointError for a shape that there is not.
     """
-    if request.engine not in ENGINES:
-        raise InvalidRequest("engine", request.engine, f"this version has {', '.join(ENGINES)}")
+    rules_of(request.engine)
+    _require_engine(request, device)
+    limits = limits_of(device)
     settables = device.settables() if settables is None else settables
     asked = request.knobs or _all_knobs(request, device, settables)
     knobs = tuple(_knob(request, knob_range, device, settables) for knob_range in asked)
     for knob in knobs:  # the engine judges each knob by itself, so that every combination need not be tried
         for value in knob.values:
             settings_of(request, OperatingPoint.of({knob.name: value}))
-    return SearchSpace(knobs=knobs)
+    return SearchSpace(knobs=knobs if limits is None else _laid_out(request, knobs, limits))
 
 
-def settings_of(request: TuneRequest, point: OperatingPoint) -> EngineSettings:
+def settings_of(request: TuneRequest, point: OperatingPoint, *, num_gpus: int = 1) -> EngineSettings:
     """Return the engine settings of a point; knobs the job does not search keep their defaults.
 
-    Raises InvalidRequest naming the knob when the engine refuses a value.
+    Replicas that nobody named fill the device's `num_gpus`. Raises InvalidRequest naming the knob when the engine
+    refuses a value.
     """
-    of_engine = {name: value for name, value in point.as_dict().items() if name in _EMBEDDED}
-    chosen = {name: default for name, (_, default, _) in _EMBEDDED.items()} | of_engine
     try:
-        return EngineSettings(
-            model=request.model,
-            precision=str(chosen["precision"]),
-            max_batch=_whole("max_batch", chosen["max_batch"]),
-            prefill_chunk=_whole("prefill_chunk", chosen["prefill_chunk"]),
-            max_context=max_context(request.workload),
-        )
+        return _settings_of(request, point, num_gpus)
     except InvalidSettings as error:
         raise InvalidRequest("knobs", str(point), str(error)) from error
 
 
-def concurrency_of(request: TuneRequest, point: OperatingPoint) -> int:
-    """Return the offered load: the workload's concurrency, or as many requests as the engine runs at once."""
-    return request.workload.concurrency or settings_of(request, point).max_batch
+def capacity_of(settings: EngineSettings) -> int:
+    """Return how many requests run at once, over all replicas."""
+    return settings.max_batch * settings.data_parallel
 
 
 def device_settings_of(point: OperatingPoint) -> DeviceSettings:
     """Return the device settings of a point; knobs the job does not search are left as they are found."""
     return DeviceSettings(**{name: int(value) for name, value in point.as_dict().items() if name in DEVICE_KNOBS})
+
+
+def _require_engine(request: TuneRequest, device: Device) -> None:
+    """Refuse an engine that the device has no use for, and a load that the engine has none for."""
+    is_simulated = device.info.kind is DeviceKind.SIMULATED
+    if is_simulated and request.engine != SIMULATED:
+        remedy = f"{device.info.name} computes nothing; leave the engine out, or choose {SIMULATED!r}"
+        raise InvalidRequest("engine", request.engine, remedy)
+    if request.engine == SIMULATED and not is_simulated:
+        remedy = f"{device.info.name} is real; choose device 'simulated:h100-sxm' or its like, or another engine"
+        raise InvalidRequest("engine", request.engine, remedy)
+    if request.engine == EMBEDDED and request.workload.scenario != "closed":
+        remedy = "the embedded engine takes 'closed' in this version; choose that, or a simulated device"
+        raise InvalidRequest("workload.scenario", request.workload.scenario, remedy)
+
+
+def _settings_of(request: TuneRequest, point: OperatingPoint, num_gpus: int) -> EngineSettings:
+    rules = rules_of(request.engine)
+    chosen = {name: rule.default for name, rule in rules.items()}
+    chosen |= {name: value for name, value in point.as_dict().items() if name in rules}
+    words: dict[str, Any] = {name: str(chosen.pop(name)) for name, rule in rules.items() if rule.words}
+    counts: dict[str, Any] = {name: _whole(name, value) for name, value in chosen.items()}
+    if request.engine == SIMULATED and "data_parallel" not in point.as_dict():
+        sizes = {name: counts[name] for name in ("tensor_parallel", "pipeline_parallel", "prefill_gpus")}
+        counts["data_parallel"] = filled_data_parallel(num_gpus, **sizes)
+    return EngineSettings(
+        model=request.model,
+        max_context=max_context(request.workload),
+        expert_parallel=words.pop("expert_parallel", "off") == "on",
+        **words,
+        **counts,
+    )
 
 
 def _all_knobs(request: TuneRequest, device: Device, settables: Sequence[Settable]) -> tuple[KnobRange, ...]:
@@ -130,13 +156,52 @@ def _all_knobs(request: TuneRequest, device: Device, settables: Sequence[Settabl
     cap reaches the same points (arXiv 2605.11999).
     """
     of_engine = tuple(
-        KnobRange(name=name, values=tuple(value for value in values if _can_run(value, device)))
-        for name, (_, _, values) in _EMBEDDED.items()
+        KnobRange(name=name, values=tuple(value for value in rule.tried if _can_run(value, device)))
+        for name, rule in rules_of(request.engine).items()
+        if rule.tried
     )
-    if not request.allow_device_control:
+    if not _may_set(request, device):
         return of_engine
     caps = [settable for settable in settables if settable.name != POWER_CAP and not _is_blind(device)]
     return (*of_engine, *(KnobRange(name=cap.name, values=_spread(cap)) for cap in caps))
+
+
+def _laid_out(request: TuneRequest, knobs: tuple[Knob, ...], limits: Limits) -> tuple[Knob, ...]:
+    """Return the knobs with the model's own precision and a layout of several GPUs among them: every point names them.
+
+    Raises InvalidRequest for a value that works with no other, as a precision that the device lacks.
+    """
+    shape = load_shape(request.model)
+    if shape.native_precision in PUBLISHED and shape.native_precision in limits.arithmetics:
+        knobs = _with_default(knobs, "precision", shape.native_precision)
+    if limits.num_gpus > 1:
+        knobs = _with_default_layout(request, knobs, limits)
+    refuse_unusable(
+        {knob.name: knob.values for knob in knobs},
+        lambda chosen: _settings_of(request, OperatingPoint.of(chosen), limits.num_gpus),
+        shape,
+        limits,
+    )
+    return knobs
+
+
+def _with_default_layout(request: TuneRequest, knobs: tuple[Knob, ...], limits: Limits) -> tuple[Knob, ...]:
+    """Add the layout knobs that nobody named, with the one value that they have, and set the defaults of the others."""
+    of_default = _settings_of(request, SearchSpace(knobs=knobs).default_point, limits.num_gpus)
+    smallest = default_tensor_parallel(load_shape(request.model), of_default.precision, limits)
+    knobs = _with_default(knobs, "tensor_parallel", smallest)
+    sizes = [knob for knob in knobs if knob.name in ("tensor_parallel", "pipeline_parallel", "prefill_gpus")]
+    if all(len(knob.values) == 1 for knob in sizes) or any(knob.name == "data_parallel" for knob in knobs):
+        others = tuple(knob for knob in knobs if knob.name != "data_parallel")
+        of_default = _settings_of(request, SearchSpace(knobs=others).default_point, limits.num_gpus)
+        knobs = _with_default(knobs, "data_parallel", of_default.data_parallel)
+    return knobs
+
+
+def _with_default(knobs: tuple[Knob, ...], name: str, default: KnobValue) -> tuple[Knob, ...]:
+    if any(knob.name == name for knob in knobs):
+        return tuple(dataclasses.replace(knob, default=default) if knob.name == name else knob for knob in knobs)
+    return (*knobs, Knob(name=name, values=(default,), needs_launch=True, default=default))
 
 
 def _spread(settable: Settable) -> tuple[int, ...]:
@@ -151,29 +216,41 @@ def _is_blind(device: Device) -> bool:
     return device.power_source is not None and device.power_source.method is Method.ESTIMATE
 
 
+def _may_set(request: TuneRequest, device: Device) -> bool:
+    """Return whether the job may set clocks and limits; of a simulated device nothing real is set."""
+    return request.allow_device_control or device.info.kind is DeviceKind.SIMULATED
+
+
 def _can_run(value: KnobValue, device: Device) -> bool:
+    limits = limits_of(device)
+    if limits is not None:
+        return not isinstance(value, str) or value in limits.arithmetics
     return not (value == "int8" and device.info.kind is DeviceKind.GPU)
 
 
 def _knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Sequence[Settable]) -> Knob:
     if asked.name in DEVICE_KNOBS:
         return _device_knob(request, asked, device, settables)
-    if asked.name not in _EMBEDDED:
+    rules = rules_of(request.engine)
+    if asked.name not in rules:
         raise InvalidRequest(
             "knobs",
             asked.name,
-            f"there is no such knob; the engine has {', '.join(_EMBEDDED)}, a device {', '.join(DEVICE_KNOBS)}",
+            f"there is no such knob; the engine has {', '.join(rules)}, a device {', '.join(DEVICE_KNOBS)}",
         )
-    needs_launch, default, _ = _EMBEDDED[asked.name]
-    if asked.name == "precision":
-        _require_precisions(asked, device)
-    return Knob(name=asked.name, values=asked.values, needs_launch=needs_launch, default=default)
+    rule = rules[asked.name]
+    for value in asked.values if rule.words else ():
+        if value not in rule.words:
+            raise InvalidRequest(f"knobs.{asked.name}", value, f"choose from {', '.join(rule.words)}")
+        if request.engine == EMBEDDED and not _can_run(value, device):
+            raise InvalidRequest("knobs.precision", value, "int8 weights run on CPUs only in this version; remove it")
+    return Knob(name=asked.name, values=asked.values, needs_launch=rule.needs_launch, default=rule.default)
 
 
 def _device_knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Sequence[Settable]) -> Knob:
     """Return a knob of clocks or power, its values snapped down to those that the device takes."""
     field, given = f"knobs.{asked.name}", list(asked.values)
-    if not request.allow_device_control:
+    if not _may_set(request, device):
         raise InvalidRequest(
             field, given, f"{device.info.name} is only observed unless the job says `allow_device_control: true`"
         )
@@ -197,14 +274,6 @@ def _number(field: str, value: KnobValue) -> float:
     if isinstance(value, str):
         raise InvalidRequest(field, value, "give numbers")
     return value
-
-
-def _require_precisions(asked: KnobRange, device: Device) -> None:
-    for value in asked.values:
-        if value not in PRECISIONS:
-            raise InvalidRequest("knobs.precision", value, f"choose from {', '.join(PRECISIONS)}")
-        if not _can_run(value, device):
-            raise InvalidRequest("knobs.precision", value, "int8 weights run on CPUs only in this version; remove it")
 
 
 def _whole(name: str, value: KnobValue) -> int:

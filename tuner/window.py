@@ -1,14 +1,18 @@
 """When a measured window opens and closes: a state machine over an engine's steps.
 
-Warm-up ends when it has lasted `warmup_s`, as many requests as run at once have had a first token, the number of
-running requests has settled (which may be below the batch size: a small prefill chunk can keep a batch from filling),
-and the device has. The window then opens unless what was set on the device is not in force; it stays open for
-`window_s`, and longer until `min_requests` ended in it, but never beyond `max_window_s`. Knows nothing of watts: it
-calls the meter's start and stop.
+Warm-up ends when it has lasted `warmup_s`, the load is steady, and the device is. A load of so many requests in flight
+is steady when as many as run at once have had a first token and the number of running requests has settled (which may
+be below the batch size: a small prefill chunk can keep a batch from filling). Requests that come at their own times
+never settle: there, as many must have ended as are running, so that the load has turned over once. The window then
+opens unless what was set on the device is not in force; it stays open for `window_s`, and longer until `min_requests`
+ended in it, but never beyond `max_window_s`. Knows nothing of watts: it calls the meter's start and stop.
+
+A simulated minute has some 50,000 steps, so that sums are kept instead of being made anew at each.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,20 +55,24 @@ _ASK_INTERVAL_S = 1.0
 
 
 class SteadyWindow:
-    """Observes one run; `observe` says whether to go on."""
+    """Observes one run; `observe` says whether to go on.
+
+    `offered` is how many requests are kept in flight; None where they come at their own times.
+    """
 
     def __init__(
-        self, rule: WindowRule, meter: Meter, *, offered: int, max_batch: int, watch: Watch | None = None
+        self, rule: WindowRule, meter: Meter, *, offered: int | None, max_batch: int, watch: Watch | None = None
     ) -> None:
         self._rule = rule
         self._meter = meter
         self._watch = watch or Watch()
         self._asked_s = 0.0
-        self._target = min(offered, max_batch)
+        self._target = None if offered is None else min(offered, max_batch)
         self._begun_s: float | None = None
-        self._recent: deque[tuple[float, int]] = deque()
+        self._neighbours = _Neighbours()
         self._num_first_tokens = 0
         self._num_ended = 0
+        self._num_waiting = 0
         self._running_sum = 0
         self._num_steps = 0
         self.phase = Phase.WARM_UP
@@ -73,6 +81,8 @@ class SteadyWindow:
         self.prompt_tokens = 0
         #: True when the warm-up's limit came before the steady state did.
         self.is_unsteady = False
+        #: By how many requests the queue grew while the window was open.
+        self.backlog_growth = 0
         #: Why what was set on the device was not in force: without a reading, no window was opened.
         self.problems: tuple[str, ...] = ()
 
@@ -86,26 +96,35 @@ class SteadyWindow:
         """Mean sequences running over the window's steps."""
         return self._running_sum / self._num_steps if self._num_steps else 0.0
 
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether requests came faster than they were served: a figure of the window would hold for no longer one.
+
+        Arrivals at random fluctuate by the square root of their number; three times that is no chance.
+        """
+        chance = max(_STEADY_SHARE * self._num_ended, 3 * math.sqrt(self._num_ended))
+        return self._target is None and self.backlog_growth > chance
+
     def observe(self, progress: Progress) -> bool:
         """Take one step's progress; False ends the run."""
-        if self._begun_s is None:
-            self._begun_s = progress.time_s
-        if self.phase is Phase.WARM_UP:
-            self._warm_up(progress, self._begun_s)
-        elif self.phase is Phase.WINDOW:
+        if self.phase is Phase.WINDOW:
             self._measure(progress)
+        elif self.phase is Phase.WARM_UP:
+            if self._begun_s is None:
+                self._begun_s = progress.time_s
+            self._warm_up(progress, self._begun_s)
         return self.phase is not Phase.DONE
 
     def _warm_up(self, progress: Progress, begun_s: float) -> None:
         self._num_first_tokens += len(progress.first_tokens)
-        self._recent.append((progress.time_s, progress.num_running))
-        while self._recent[0][0] < progress.time_s - 2 * _STEADY_S:
-            self._recent.popleft()
+        self._num_ended += len(progress.finished)
+        self._neighbours.add(progress.time_s, progress.num_running, progress.num_steps)
         elapsed_s = progress.time_s - begun_s
         is_over_limit = elapsed_s >= self._rule.max_warmup_s + self._watch.delay_s
-        is_steady = self._watch.is_settled() and self._is_steady(progress.time_s)
+        is_steady = self._watch.is_settled() and self._is_steady(progress)
         if (elapsed_s >= self._rule.warmup_s + self._watch.delay_s and is_steady) or is_over_limit:
             self.is_unsteady = not is_steady
+            self._num_waiting = progress.num_waiting
             self._open()
 
     def _open(self) -> None:
@@ -115,29 +134,59 @@ class SteadyWindow:
             self.phase = Phase.DONE
             return
         self.start_s = self._asked_s = self._meter.start()
+        self._num_ended = 0
         self.phase = Phase.WINDOW
 
-    def _is_steady(self, now_s: float) -> bool:
+    def _is_steady(self, progress: Progress) -> bool:
+        if self._target is None:
+            return self._num_ended > 0 and self._num_ended >= progress.num_running
         if self._num_first_tokens < self._target:
             return False
-        late = [count for time_s, count in self._recent if time_s > now_s - _STEADY_S]
-        early = [count for time_s, count in self._recent if time_s <= now_s - _STEADY_S]
-        if not early:  # steps longer than the stretch: the warm-up's own length has to do
-            return True
-        return abs(sum(late) / len(late) - sum(early) / len(early)) <= _STEADY_SHARE * self._target
+        return self._neighbours.difference() <= _STEADY_SHARE * self._target
 
     def _measure(self, progress: Progress) -> None:
-        if progress.time_s < self.start_s:  # reported late: the engine went on while the meter was starting
+        time_s = progress.time_s
+        if time_s < self.start_s:  # reported late: the engine went on while the meter was starting
             return
         self._num_ended += len(progress.finished)
-        self._running_sum += progress.num_running
-        self._num_steps += 1
+        self._running_sum += progress.num_running * progress.num_steps
+        self._num_steps += progress.num_steps
         self.prompt_tokens += progress.num_prompt_tokens
-        if progress.time_s >= self._asked_s + _ASK_INTERVAL_S:
-            self._asked_s = progress.time_s
+        if time_s >= self._asked_s + _ASK_INTERVAL_S:
+            self._asked_s = time_s
             self.problems = self._watch.problems()
-        elapsed_s = progress.time_s - self.start_s
+        elapsed_s = time_s - self.start_s
         is_long_enough = elapsed_s >= self._rule.window_s and self._num_ended >= self._rule.min_requests
         if self.problems or is_long_enough or elapsed_s >= self._rule.max_window_s:
+            self.backlog_growth = progress.num_waiting - self._num_waiting
             self.reading = self._meter.stop()
             self.phase = Phase.DONE
+
+
+class _Neighbours:
+    """Running requests per step over the last two stretches of _STEADY_S, kept as sums."""
+
+    def __init__(self) -> None:
+        self._late: deque[tuple[float, int, int]] = deque()
+        self._early: deque[tuple[float, int, int]] = deque()
+        self._late_sum = self._late_steps = self._early_sum = self._early_steps = 0
+
+    def add(self, time_s: float, num_running: int, num_steps: int) -> None:
+        """Take steps, and let go of those that are too old."""
+        self._late.append((time_s, num_running * num_steps, num_steps))
+        self._late_sum += num_running * num_steps
+        self._late_steps += num_steps
+        while self._late[0][0] <= time_s - _STEADY_S:
+            step = self._late.popleft()
+            self._early.append(step)
+            self._late_sum, self._late_steps = self._late_sum - step[1], self._late_steps - step[2]
+            self._early_sum, self._early_steps = self._early_sum + step[1], self._early_steps + step[2]
+        while self._early and self._early[0][0] < time_s - 2 * _STEADY_S:
+            step = self._early.popleft()
+            self._early_sum, self._early_steps = self._early_sum - step[1], self._early_steps - step[2]
+
+    def difference(self) -> float:
+        """Return by how much the means differ; 0 where steps are longer than a stretch: the warm-up has to do."""
+        if not self._early_steps:
+            return 0.0
+        return abs(self._late_sum / self._late_steps - self._early_sum / self._early_steps)

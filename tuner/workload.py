@@ -1,8 +1,10 @@
-"""Seeded requests: lengths drawn from the workload's ranges, prompts cut from real text.
+"""Seeded requests: lengths drawn from the workload's ranges or taken from its trace, prompts, and when they arrive.
 
-Prompts are consecutive tokens of a text, at a place of their own, so that no two requests share a prefix and no
-weight ever meets a row of zeros (input values change a chip's power: Bhalachandra et al., arXiv 2212.08805). Knows
-nothing of how requests are served.
+For engines that compute, prompts are consecutive tokens of a real text, each at a place of its own, so that no two
+requests share a prefix and no weight ever meets a row of zeros (input values change a chip's power: Bhalachandra et
+al., arXiv 2212.08805). An engine that is simulated only counts tokens; its prompts are zeros, and every point of a job
+meets the same lengths and arrivals, so that points differ by their knobs alone. Knows nothing of how requests are
+served.
 """
 
 from __future__ import annotations
@@ -11,10 +13,18 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from importlib import resources
+from itertools import count
 
+from engine.load import ClosedLoad, Load, OpenLoad, TimedRequest
 from engine.request import Request
 from tuner.errors import InvalidRequest
 from tuner.request import WorkloadSpec
+from tuner.request_trace import Trace, load_trace
+
+#: Requests in flight under `offline`, as a multiple of those that run at once: each that ends finds the next waiting.
+OFFLINE_FACTOR = 2
+#: Tokens of prompts that are kept to be used again: 32 MiB.
+_MAX_KEPT_TOKENS = 4 * 2**20
 
 
 def corpus_text() -> str:
@@ -23,7 +33,7 @@ def corpus_text() -> str:
 
 
 def requests(spec: WorkloadSpec, corpus_ids: Sequence[int], *, stream: str = "") -> Iterator[Request]:
-    """Return the workload's requests, without end.
+    """Return the workload's requests with prompts of text, without end.
 
     The same spec and stream give the same requests for ever; another `stream` gives others of the same kind. Outputs
     are forced to the drawn length, so that every point does the same work. Raises InvalidRequest when a prompt would
@@ -37,6 +47,42 @@ def requests(spec: WorkloadSpec, corpus_ids: Sequence[int], *, stream: str = "")
             f"give fewer than {len(corpus_ids)}: so many tokens has the prompt text with this model's tokenizer",
         )
     return _drawn(spec, corpus_ids, stream)
+
+
+def num_offered(spec: WorkloadSpec, capacity: int) -> int | None:
+    """Return how many requests are kept in flight at an engine that runs `capacity` at once; None of an open load."""
+    if spec.is_open:
+        return None
+    return OFFLINE_FACTOR * capacity if spec.scenario == "offline" else spec.concurrency or capacity
+
+
+def simulated_load(spec: WorkloadSpec, *, capacity: int, stream: str = "") -> Load:
+    """Return the workload as an engine that only counts tokens takes it; the same for the same spec.
+
+    `stream` names the requests and changes nothing else. Raises InvalidRequest for a trace that cannot be read. A
+    trace that is over begins anew.
+    """
+    offered = num_offered(spec, capacity)
+    if offered is not None:
+        return ClosedLoad(requests=_counted(_lengths(spec), stream), concurrency=offered)
+    if spec.trace_file is not None:
+        return OpenLoad(requests=_replayed(load_trace(spec.trace_file), spec.time_scale, stream))
+    assert spec.rate_per_s is not None  # the spec saw to it
+    return OpenLoad(requests=_poisson(spec, spec.rate_per_s, stream))
+
+
+def max_context(spec: WorkloadSpec) -> int:
+    """Longest prompt plus output that the workload can ask for. Raises InvalidRequest for a bad trace."""
+    if spec.trace_file is not None:
+        return load_trace(spec.trace_file).longest_tokens
+    return spec.prompt_tokens[1] + spec.output_tokens[1]
+
+
+def workload_hash(spec: WorkloadSpec) -> str:
+    """Fingerprint of everything that decides the requests: the spec, the text, and the content of the trace."""
+    text = hashlib.sha256(corpus_text().encode()).hexdigest()
+    trace = "" if spec.trace_file is None else load_trace(spec.trace_file).sha256
+    return hashlib.sha256(f"{spec!r}/{text}/{trace}".encode()).hexdigest()
 
 
 def _drawn(spec: WorkloadSpec, corpus_ids: Sequence[int], stream: str) -> Iterator[Request]:
@@ -54,12 +100,52 @@ def _drawn(spec: WorkloadSpec, corpus_ids: Sequence[int], stream: str) -> Iterat
         number += 1
 
 
-def max_context(spec: WorkloadSpec) -> int:
-    """Longest prompt plus output that the workload can ask for."""
-    return spec.prompt_tokens[1] + spec.output_tokens[1]
+class _Prompts(dict[int, tuple[int, ...]]):
+    """Prompts by their length, kept while they are small: a simulated second asks for hundreds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_tokens = 0
+
+    def __missing__(self, length: int) -> tuple[int, ...]:
+        self._num_tokens += length
+        if self._num_tokens > _MAX_KEPT_TOKENS:
+            self.clear()
+            self._num_tokens = length
+        self[length] = prompt = (0,) * length
+        return prompt
 
 
-def workload_hash(spec: WorkloadSpec) -> str:
-    """Fingerprint of everything that decides the requests: the spec and the text."""
-    text = hashlib.sha256(corpus_text().encode()).hexdigest()
-    return hashlib.sha256(f"{spec!r}/{text}".encode()).hexdigest()
+def _lengths(spec: WorkloadSpec) -> Iterator[tuple[int, int]]:
+    """Yield prompt and output tokens; not by randint, which takes three times as long."""
+    draw = random.Random(f"{spec.seed}/lengths").random
+    (shortest_in, longest_in), (shortest_out, longest_out) = spec.prompt_tokens, spec.output_tokens
+    choices_in, choices_out = longest_in - shortest_in + 1, longest_out - shortest_out + 1
+    while True:
+        yield shortest_in + int(draw() * choices_in), shortest_out + int(draw() * choices_out)
+
+
+def _counted(lengths: Iterator[tuple[int, int]], stream: str) -> Iterator[Request]:
+    prompts = _Prompts()
+    for number, (num_in, num_out) in enumerate(lengths):
+        yield Request(
+            request_id=f"{stream}{number}",
+            prompt_token_ids=prompts[num_in],
+            max_tokens=num_out,
+            ignore_eos=True,
+        )
+
+
+def _poisson(spec: WorkloadSpec, rate_per_s: float, stream: str) -> Iterator[TimedRequest]:
+    gap_s = random.Random(f"{spec.seed}/arrivals").expovariate
+    offset_s = 0.0
+    for request in _counted(_lengths(spec), stream):
+        offset_s += gap_s(rate_per_s)
+        yield TimedRequest(offset_s=offset_s, request=request)
+
+
+def _replayed(trace: Trace, time_scale: float, stream: str) -> Iterator[TimedRequest]:
+    lengths = (pair for _ in count() for pair in zip(trace.prompt_tokens, trace.output_tokens, strict=True))
+    offsets_s = (turn * trace.period_s + offset_s for turn in count() for offset_s in trace.offsets_s)
+    for offset_s, request in zip(offsets_s, _counted(lengths, stream), strict=True):
+        yield TimedRequest(offset_s=time_scale * offset_s, request=request)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.errors import EngineError
-from engine.load import ClosedLoad, Observer, Progress
+from engine.load import ClosedLoad, Load, Observer, Progress
 from engine.request import FinishReason, Request, RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
@@ -167,8 +167,9 @@ class ScriptedEngine:
         self.journal.append(f"chunk {prefill_chunk}")
         self.settings = replace(self.settings, prefill_chunk=prefill_chunk)
 
-    def run(self, load: ClosedLoad, observer: Observer) -> list[RequestRecord]:
+    def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         assert not self.is_closed
+        assert isinstance(load, ClosedLoad)
         self.journal.append(f"run {self.settings.precision} {load.concurrency}")
         running: list[_Running] = []
         records: list[RequestRecord] = []

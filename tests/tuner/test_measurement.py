@@ -75,6 +75,41 @@ def ranks(count: int, share: float) -> tuple[int | None, int | None]:
     )
 
 
+def ranks_by_every_term(count: int, share: float) -> tuple[int | None, int | None]:
+    """The same ranks from P(X = k) for every k of 0 to count, each by its factorials."""
+    terms = (
+        math.exp(
+            math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+            + k * math.log(share) + (count - k) * math.log1p(-share)
+        )
+        for k in range(count + 1)
+    )  # fmt: skip
+    below = list(itertools.accumulate(terms))  # P(X <= k), with which rank k + 1 is safe or not
+    low = sum(chance <= (1 - CONFIDENCE) / 2 for chance in below)
+    high = next((k + 1 for k, chance in enumerate(below) if chance >= (1 + CONFIDENCE) / 2), count + 1)
+    return low or None, (high if high <= count else None)
+
+
+def plainly_sampled(records: Sequence[RequestRecord], start_s: float, end_s: float) -> dict[str, list[float]]:
+    """What the docstring of `summarise` says, token by token: times in seconds, latencies in milliseconds."""
+    sampled: dict[str, list[float]] = {"tokens": [], "ttft": [], "tpot": [], "itl": [], "e2e": []}
+    for record in records:
+        times_s = record.token_times_s
+        inside = [start_s <= time_s < end_s for time_s in times_s]
+        sampled["tokens"] += [time_s for time_s, is_inside in zip(times_s, inside, strict=True) if is_inside]
+        if not times_s or record.finish_reason is FinishReason.ERROR:
+            continue
+        gaps_s = [later - earlier for earlier, later in itertools.pairwise(times_s)]
+        sampled["itl"] += [1e3 * gap_s for gap_s, is_inside in zip(gaps_s, inside[1:], strict=True) if is_inside]
+        if inside[0]:
+            sampled["ttft"].append(1e3 * (times_s[0] - record.arrival_s))
+        if inside[-1] and record.finish_reason is not FinishReason.CANCELLED:
+            sampled["e2e"].append(1e3 * (times_s[-1] - record.arrival_s))
+            if gaps_s:
+                sampled["tpot"].append(1e3 * ((times_s[-1] - times_s[0]) / len(gaps_s)))
+    return sampled
+
+
 class TestPercentiles:
     """Order statistics and their intervals."""
 
@@ -108,6 +143,21 @@ class TestPercentiles:
         """A bound appears with exactly the sample size at which it can hold, and is None below."""
         assert (ranks(low_from - 1, share)[0] is None, ranks(low_from, share)[0] is None) == (True, False)
         assert (None, high_from) == (ranks(high_from - 1, share)[1], ranks(high_from, share)[1])
+
+    @pytest.mark.parametrize("share", SHARES)
+    def test_terms_left_out_change_no_rank(self, share: float) -> None:
+        """Up to 3,000 samples the ranks are those of the whole distribution, added up term by term."""
+        for count in [*range(2, 150), 400, 1000, 2999, 3000]:
+            assert ranks_by_every_term(count, share) == ranks(count, share)
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        samples=st.lists(st.floats(min_value=0.0, max_value=1e6), min_size=1, max_size=80),
+        share=st.sampled_from(sorted(SHARES)),
+    )
+    def test_percentiles_are_those_of_numpy(self, samples: list[float], share: float) -> None:
+        """To the last bit, a percentile is what numpy.quantile makes of the samples."""
+        assert float(np.quantile(samples, share)) == percentile_estimate(np.sort(samples), share).value
 
     def test_percentiles_interpolate_between_order_statistics(self) -> None:
         """Percentiles are Hyndman and Fan's type 7: of 10, 20, 30, 40 the median is 25 and p90 is 37."""
@@ -157,6 +207,12 @@ class TestMeans:
         covered = probability_within((estimate.high - estimate.value) / error, count - 1)
         assert covered == pytest.approx(CONFIDENCE, abs=1e-4)
 
+    @settings(deadline=None)
+    @given(samples=st.lists(st.floats(min_value=0.0, max_value=1e6), min_size=1, max_size=80))
+    def test_a_mean_is_as_exact_as_its_figures(self, samples: list[float]) -> None:
+        """A mean is the exact sum over the count but for the last bit or two."""
+        assert pytest.approx(math.fsum(samples) / len(samples), rel=5e-16, abs=1e-300) == mean_estimate(samples).value
+
     def test_equal_samples_leave_no_doubt(self) -> None:
         """An interval of equal samples has no width, which is not the same as having none."""
         assert Estimate(3.0, 3.0, 3.0) == mean_estimate([3.0] * 5)
@@ -184,6 +240,15 @@ class TestTokens:
         ]
         whole = summarised(*records, reading=make_reading(start_s=edges[0], end_s=edges[-1]))
         assert whole.output_tokens == sum(counts)
+
+    @settings(deadline=None)
+    @given(times_s=st.lists(st.floats(START_S, END_S, exclude_max=True) | st.integers(10, 39), max_size=30))
+    def test_slices_are_those_of_a_histogram(self, times_s: list[float]) -> None:
+        """Each slice holds its first instant and not its last, as numpy.histogram has it."""
+        counts, _ = np.histogram(np.asarray(times_s, dtype=float), bins=NUM_SLICES, range=(START_S, END_S))
+        assert [float(count) * NUM_SLICES / (END_S - START_S) for count in counts] == slice_rates(
+            times_s, START_S, END_S
+        )
 
     @settings(deadline=None)
     @given(streams=streams)
@@ -298,6 +363,30 @@ class TestLatencies:
         """TTFT counts where the first token is, TPOT and end-to-end where the last, a gap where its later token is."""
         shown = summarised(make_record(*times_s))
         assert (ttft, tpot, itl, e2e) == (shown.ttft.count, shown.tpot.count, shown.itl.count, shown.e2e.count)
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        records=st.lists(
+            st.builds(
+                lambda times_s, arrival_s, reason: make_record(*times_s, arrival_s=arrival_s, finish_reason=reason),
+                st.lists(moments, max_size=8).map(sorted),
+                moments,
+                st.sampled_from(FinishReason),
+            ),
+            max_size=8,
+        )
+    )
+    def test_samples_are_those_of_a_loop_over_tokens(self, records: list[RequestRecord]) -> None:
+        """Whatever the records, tokens, slices and every latency are those that a plain loop over tokens finds."""
+        shown, plain = summarised(*records), plainly_sampled(records, START_S, END_S)
+        assert len(plain["tokens"]) == shown.output_tokens
+        assert mean_estimate(slice_rates(plain["tokens"], START_S, END_S)).high == shown.output_tok_s.high
+        assert {name: distribution(plain[name]) for name in ("ttft", "tpot", "itl", "e2e")} == {
+            "ttft": shown.ttft,
+            "tpot": shown.tpot,
+            "itl": shown.itl,
+            "e2e": shown.e2e,
+        }
 
     def test_zero_and_one_token_answers_give_no_tpot(self) -> None:
         """BUG-09: of 0, 1, 1 and 21 tokens three requests have a TTFT and one a TPOT of 20 ms; the others have none."""

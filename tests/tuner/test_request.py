@@ -54,7 +54,7 @@ REFUSALS = {
     "endless bound": Refusal(
         lambda: Limit(metric="itl_p50_ms", bound_ms=math.inf), "sla.itl_p50_ms", "inf", "positive number"
     ),
-    "scenario": Refusal(lambda: WorkloadSpec(scenario="chaos"), "workload.scenario", "'chaos'", "only 'closed'"),
+    "scenario": Refusal(lambda: WorkloadSpec(scenario="chaos"), "workload.scenario", "'chaos'", "choose closed"),
     "no prompt": Refusal(
         lambda: WorkloadSpec(prompt_tokens=(0, 4)), "workload.prompt_tokens", "'0..4'", "1 <= low <= high"
     ),
@@ -67,6 +67,32 @@ REFUSALS = {
     "no concurrency": Refusal(lambda: WorkloadSpec(concurrency=0), "workload.concurrency", "0", "1 to 100000"),
     "huge concurrency": Refusal(
         lambda: WorkloadSpec(concurrency=100_001), "workload.concurrency", "100001", "1 to 100000"
+    ),
+    "no rate": Refusal(lambda: WorkloadSpec(scenario="server"), "workload.rate_per_s", "None", "server needs it"),
+    "a rate of 0": Refusal(
+        lambda: WorkloadSpec(scenario="server", rate_per_s=0.0), "workload.rate_per_s", "0.0", "above 0"
+    ),
+    "a rate of NaN": Refusal(
+        lambda: WorkloadSpec(scenario="interactive", rate_per_s=math.nan), "workload.rate_per_s", "nan", "above 0"
+    ),
+    "a rate of a closed load": Refusal(
+        lambda: WorkloadSpec(rate_per_s=2.0), "workload.rate_per_s", "2.0", "only server and interactive have it"
+    ),
+    "a concurrency of arrivals": Refusal(
+        lambda: WorkloadSpec(scenario="server", rate_per_s=2.0, concurrency=4),
+        "workload.concurrency",
+        "4",
+        "only closed have it, not server",
+    ),
+    "no trace": Refusal(lambda: WorkloadSpec(scenario="trace"), "workload.trace_file", "None", "trace needs it"),
+    "a trace of an offline load": Refusal(
+        lambda: WorkloadSpec(scenario="offline", trace_file="t.csv"), "workload.trace_file", "'t.csv'", "only trace"
+    ),
+    "time that stands still": Refusal(
+        lambda: WorkloadSpec(scenario="trace", trace_file="t.csv", time_scale=0.0),
+        "workload.time_scale",
+        "0.0",
+        "above 0",
     ),
     "no trials": Refusal(lambda: Budget(trials=0), "budget.trials", "0", "1 to 100000"),
     "too many trials": Refusal(lambda: Budget(trials=MAX_TRIALS + 1), "budget.trials", "100001", "1 to 100000"),

@@ -9,8 +9,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState as OptunaState
@@ -22,7 +24,7 @@ from tuner.objectives import verdict, violations
 from tuner.pareto import front_of
 from tuner.point import OperatingPoint
 from tuner.request import Budget, KnobValue, Limit, TuneRequest
-from tuner.search import Measure, Search, suggest
+from tuner.search import NUM_STARTUP, GridSampler, Measure, Search, suggest
 from tuner.space import SearchSpace
 from tuner.trial import Trial, TrialState
 
@@ -34,7 +36,7 @@ SMALL = make_space(max_batch=(8, 16), precision=("fp32", "int8"))
 #: A space whose lists change from one night to the next.
 NIGHT = make_space(max_batch=(8, 16, 32), precision=("fp32", "int8"))
 #: Its limit is missed by large batches.
-JOB = make_request(budget=Budget(trials=7), sla=(Limit(metric="ttft_p99_ms", bound_ms=45.0),), seed=3)
+JOB = make_request(budget=Budget(trials=7), sla=(Limit(metric="ttft_p99_ms", bound_ms=40.0),), seed=3)
 
 
 def show(point: OperatingPoint) -> Measurement:
@@ -110,7 +112,7 @@ class Stand:
         self.directions: list[optuna.study.StudyDirection] = []
         self.seeds: list[int] = []
 
-    def __call__(self, *, seed: int, n_startup_trials: int) -> Sampler:
+    def __call__(self, *, seed: int, **_: object) -> Sampler:
         self.seeds.append(seed)
         return Sampler(seed, self)
 
@@ -119,7 +121,7 @@ class Stand:
 def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
     """Optuna with a sampler that answers at once."""
     made = Stand()
-    monkeypatch.setattr(optuna.samplers, "GPSampler", made)
+    monkeypatch.setattr("tuner.search.GridSampler", made)
     return made
 
 
@@ -148,7 +150,7 @@ class TestOrder:
         """BUG-18: whatever space, budget and seed, points are all different and numbered from 0 without a gap."""
         space = make_space(precision=("fp32", "bf16"), **{f"knob{i}": tuple(range(n)) for i, n in enumerate(sizes)})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(optuna.samplers, "GPSampler", Stand())
+            patch.setattr("tuner.search.GridSampler", Stand())
             search = run(make_request(budget=Budget(trials=trials), seed=seed), space)
         tried = points_of(search.trials)
         assert min(trials, space.size) == len(tried) == len(set(tried))
@@ -210,6 +212,74 @@ class TestOrder:
         for seed in range(3):
             run(make_request(budget=Budget(trials=5), seed=seed))
         assert 3 * 4 == len(stand.seeds) == len(set(stand.seeds))
+
+
+class TestStart:
+    """The first points, before the Gaussian process is asked."""
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_the_first_points_show_every_value_once(self, seed: int) -> None:
+        """In a budget with room for it, the first points name each value of the longest knob once, after the default.
+
+        What lies beyond the worst of them is worth nothing to Optuna, so a job that begins in one corner stays there.
+        """
+        space = make_space(max_batch=(8, 16, 32, 64, 128, 256, 512), precision=("bf16", "fp8"))
+        request = replace(JOB, seed=seed, budget=Budget(trials=40))
+
+        search = Search(request, space, measure_for(request, lambda point: measured(1.0, 30.0)))
+        first = list(itertools.islice((trial.point for trial in search), 8))
+
+        # The default point takes the place of one of the design, and of two alike the second moves on by a step.
+        assert len({point["max_batch"] for point in first}) >= 6
+        assert {point["precision"] for point in first} == {"bf16", "fp8"}
+
+
+class TestPromise:
+    """Which point the Gaussian process finds best."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+        """The acquisition function of each question and the place that was the answer."""
+        seen: list[tuple[Any, Any]] = []
+        optimize = GridSampler._optimize_acqf
+
+        def seeing(sampler: GridSampler, acqf: Any, best_params: Any) -> Any:
+            seen.append((acqf, place := optimize(sampler, acqf, best_params)))
+            return place
+
+        monkeypatch.setattr(GridSampler, "_optimize_acqf", seeing)
+        return seen
+
+    def test_it_is_the_best_of_all_points(self, asked: list[tuple[Any, Any]]) -> None:
+        """No point of the space, asked about by itself, is more promising than the one that was chosen."""
+        run(JOB)
+        assert len(asked) == JOB.budget.trials - NUM_STARTUP
+        for acqf, place in asked:
+            places = itertools.product(*acqf.search_space.get_choices_of_discrete_params())
+            best = max(float(acqf.eval_acqf_no_grad(np.array(one))) for one in places)
+            assert pytest.approx(best, rel=1e-9) == float(acqf.eval_acqf_no_grad(place))
+
+    def test_in_a_large_space_no_step_along_a_knob_is_better(
+        self, asked: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where not every point is asked about, the chosen one is still the best of those that differ in one knob."""
+        monkeypatch.setattr("tuner.search.NUM_CANDIDATES", 4)
+        run(JOB)
+        for acqf, place in asked:
+            for axis, values in enumerate(acqf.search_space.get_choices_of_discrete_params()):
+                steps = np.repeat(place[None, :], len(values), axis=0)
+                steps[:, axis] = values
+                assert float(max(acqf.eval_acqf_no_grad(steps))) <= float(acqf.eval_acqf_no_grad(place)) + 1e-9
+
+    def test_torch_has_the_threads_it_had(self, undisturbed: list[Trial]) -> None:
+        """A question keeps torch to one thread for as long as it takes, and no longer."""
+        found = torch.get_num_threads()
+        torch.set_num_threads(3)
+        try:
+            suggest(JOB, SPACE, undisturbed)
+            assert torch.get_num_threads() == 3
+        finally:
+            torch.set_num_threads(found)
 
 
 class TestResume:

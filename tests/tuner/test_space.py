@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.settings import EngineSettings
 from probes.device import DeviceKind, Method, PowerSource, Scope
 from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, SM_CLOCK_CAP, DeviceSettings, Settable
+from probes.simulated.names import open_simulated
 from tests.tuner.factories import make_knob, make_request, make_space
 from tests.tuner.scripted import ScriptedDevice
+from tests.tuner.simulated import make_simulated
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
 from tuner.request import KnobRange, KnobValue, WorkloadSpec
-from tuner.space import SearchSpace, concurrency_of, device_settings_of, search_space, settings_of
+from tuner.space import SearchSpace, capacity_of, device_settings_of, search_space, settings_of
 
 
 def space_of(*knobs: KnobRange, kind: DeviceKind = DeviceKind.CPU, **changes: Any) -> SearchSpace:
@@ -28,7 +31,7 @@ def values_of(space: SearchSpace) -> dict[str, tuple[KnobValue, ...]]:
 
 def test_an_unknown_engine_is_refused() -> None:
     """An engine that this version lacks is refused with the list of those it has."""
-    with pytest.raises(InvalidRequest, match="engine is 'vllm': this version has embedded"):
+    with pytest.raises(InvalidRequest, match="engine is 'vllm': this version has embedded, simulated"):
         space_of(engine="vllm")
 
 
@@ -162,7 +165,7 @@ def test_a_bad_value_is_found_in_a_large_space() -> None:
         )
 
 
-@pytest.mark.parametrize("kind", DeviceKind)
+@pytest.mark.parametrize("kind", [DeviceKind.CPU, DeviceKind.GPU])
 def test_a_request_without_knobs_searches_all_that_the_device_can_run(kind: DeviceKind) -> None:
     """Where no knob is named all of them are searched, and no default value is one that the device would refuse."""
     space = space_of(kind=kind)
@@ -246,8 +249,125 @@ def test_settings_hold_the_point_and_defaults_for_the_rest() -> None:
     ) == ("smollm2-135m", 2, "int8", 256, 16 + 6)
 
 
-@pytest.mark.parametrize(("concurrency", "offered"), [(None, 16), (3, 3), (64, 64)])
-def test_the_load_follows_the_batch_unless_it_is_given(concurrency: int | None, offered: int) -> None:
-    """Without a concurrency as many requests are in flight as the engine runs at once."""
-    request = make_request(workload=WorkloadSpec(concurrency=concurrency))
-    assert offered == concurrency_of(request, OperatingPoint.of({"max_batch": 16}))
+def test_replicas_add_up() -> None:
+    """So many requests run at once as all replicas of a layout take."""
+    assert capacity_of(EngineSettings(model="m", max_batch=16, data_parallel=3)) == 48
+
+
+@pytest.mark.parametrize("scenario", ["offline", "server"])
+def test_an_engine_that_computes_takes_closed_loads_only(scenario: str) -> None:
+    """The embedded engine refuses the other scenarios by field and value, and names what takes them."""
+    rate_per_s = 2.0 if scenario == "server" else None
+    with pytest.raises(InvalidRequest) as refused:
+        space_of(workload=WorkloadSpec(scenario=scenario, rate_per_s=rate_per_s))
+    assert ("workload.scenario", scenario) == (refused.value.field, refused.value.value)
+    assert refused.value.remedy == (
+        "the embedded engine takes 'closed' in this version; choose that, or a simulated device"
+    )
+
+
+@pytest.mark.parametrize("kind", [DeviceKind.CPU, DeviceKind.GPU])
+def test_a_real_device_simulates_nothing(kind: DeviceKind) -> None:
+    """The simulated engine on a real device is a contradiction, refused with both ways out."""
+    with pytest.raises(InvalidRequest, match=r"engine is 'simulated': Scripted CPU is real; choose device 'simulated:"):
+        space_of(engine="simulated", kind=kind)
+
+
+def test_a_simulated_device_computes_nothing() -> None:
+    """The embedded engine on a simulated device is a contradiction, refused by name."""
+    with pytest.raises(InvalidRequest, match=r"engine is 'embedded': .* computes nothing; leave the engine out"):
+        space_of(kind=DeviceKind.SIMULATED)
+
+
+# Spaces of simulated devices
+
+
+def simulated_space(*knobs: KnobRange, **changes: Any) -> SearchSpace:
+    request = make_simulated(knobs=knobs, **changes)
+    return search_space(request, open_simulated(request.device))
+
+
+def test_a_simulated_device_is_searched_with_its_clocks() -> None:
+    """Without a knob named, batch, chunk, the precisions at speed and clock caps are searched; nobody need allow it."""
+    values = values_of(simulated_space())
+    assert list(values) == ["max_batch", "precision", "prefill_chunk", SM_CLOCK_CAP]
+    assert (values["precision"], len(values[SM_CLOCK_CAP])) == (("bf16", "fp8"), 6)
+    assert simulated_space().default_point.as_dict() == {
+        "max_batch": 256,
+        "precision": "bf16",
+        "prefill_chunk": 8192,
+        SM_CLOCK_CAP: max(values[SM_CLOCK_CAP]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("device", "precisions"),
+    [("a100-sxm-80", ("bf16",)), ("h200-sxm", ("bf16", "fp8")), ("b200", ("bf16", "fp8", "nvfp4"))],
+)
+def test_precisions_are_those_at_speed(device: str, precisions: tuple[str, ...]) -> None:
+    """Of the precisions tried by default a device gets those it computes in."""
+    assert values_of(simulated_space(device=f"simulated:{device}"))["precision"] == precisions
+
+
+@pytest.mark.parametrize(
+    ("device", "knob", "value"),
+    [
+        ("a100-sxm-80", "precision", "fp8"),
+        ("h100-sxm", "precision", "nvfp4"),
+        ("h100-sxm", "tensor_parallel", 2),
+        ("h100-sxm:8", "tensor_parallel", 16),
+        ("h100-sxm:8", "tensor_parallel", 3),
+        ("h100-sxm", "expert_parallel", "on"),
+    ],
+)
+def test_a_value_that_no_point_could_use_is_refused(device: str, knob: str, value: KnobValue) -> None:
+    """What the device or the model lacks is refused by knob and value before the job is stored."""
+    known: dict[str, KnobValue] = {"precision": "bf16", "tensor_parallel": 1, "expert_parallel": "off"}
+    with pytest.raises(InvalidRequest) as refused:
+        simulated_space(KnobRange(name=knob, values=(known[knob], value)), device=f"simulated:{device}")
+    assert (f"knobs.{knob}", value) == (refused.value.field, refused.value.value)
+
+
+@pytest.mark.parametrize("knob", ["precision", "kv_precision", "policy", "expert_parallel"])
+def test_an_unknown_word_is_refused(knob: str) -> None:
+    """A word that the engine does not know is refused with those it does."""
+    with pytest.raises(InvalidRequest, match=rf"knobs\.{knob} is 'maybe': choose from "):
+        simulated_space(KnobRange(name=knob, values=("maybe",)))
+
+
+def test_several_gpus_have_a_layout() -> None:
+    """Without a layout named, every point has the smallest that holds the model, with replicas on the other GPUs."""
+    space = simulated_space(model="llama-3.1-70b", device="simulated:h100-sxm:8")
+    assert (values_of(space)["tensor_parallel"], values_of(space)["data_parallel"]) == ((4,), (2,))
+    settings = settings_of(make_simulated(model="llama-3.1-70b"), space.default_point, num_gpus=8)
+    assert (settings.tensor_parallel, settings.data_parallel, settings.num_gpus) == (4, 2, 8)
+
+
+def test_replicas_follow_a_layout_that_is_searched() -> None:
+    """Where several tensor-parallel sizes are tried, each gets as many replicas as fit; the default stays."""
+    sizes = KnobRange(name="tensor_parallel", values=(1, 2, 4, 8))
+    space = simulated_space(sizes, model="llama-3.1-70b", device="simulated:h100-sxm:8")
+    assert "data_parallel" not in values_of(space)
+    assert space.default_point["tensor_parallel"] == 4
+    request = make_simulated(model="llama-3.1-70b", device="simulated:h100-sxm:8")
+    replicas = [settings_of(request, point, num_gpus=8).data_parallel for point in space.points()]
+    assert replicas == [8, 4, 2, 1]
+
+
+def test_prompts_on_gpus_of_their_own_leave_fewer_for_replicas() -> None:
+    """GPUs for prompts are not counted again for replicas."""
+    space = simulated_space(
+        KnobRange(name="prefill_gpus", values=(0, 4)),
+        KnobRange(name="tensor_parallel", values=(2,)),
+        device="simulated:h100-sxm:8",
+    )
+    request = make_simulated()
+    assert [settings_of(request, point, num_gpus=8).num_gpus for point in space.points()] == [8, 8]
+
+
+def test_a_model_is_served_as_it_is_published() -> None:
+    """A model whose weights are published in fp8 has that for its default, where the device computes in it."""
+    space = simulated_space(model="deepseek-r1", device="simulated:h200-sxm:8")
+    assert space.default_point["precision"] == "fp8"
+    named = simulated_space(KnobRange(name="max_batch", values=(8,)), model="deepseek-r1", device="simulated:b200:8")
+    assert values_of(named)["precision"] == ("fp8",)

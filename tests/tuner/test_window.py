@@ -28,7 +28,7 @@ class Run:
         self,
         rule: WindowRule = RULE,
         *,
-        offered: int = 4,
+        offered: int | None = 4,
         max_batch: int = 4,
         start_delay_s: float = 0.0,
         watch: Watch | None = None,
@@ -126,6 +126,75 @@ class TestWarmUp:
         run.start()
         run.steps(10.0, every_s=5.0)
         assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, False)
+
+
+class TestArrivals:
+    """A load whose requests come at their own times."""
+
+    def run(self, **changes: Any) -> Run:
+        return Run(replace(RULE, min_requests=0), offered=None, **changes)
+
+    def test_it_waits_until_the_load_has_turned_over(self) -> None:
+        """The window opens once as many requests have ended as are running, not when their number stands still."""
+        run = self.run()
+        run.start(first_tokens=(), num_running=3)
+        run.steps(20.0, num_running=3)
+        run.step(20.5, num_running=3, **ended(2))
+        assert Phase.WARM_UP is run.window.phase
+        run.step(21.0, num_running=3, **ended(1))
+        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, False)
+
+    def test_it_needs_one_request_that_ended(self) -> None:
+        """An engine that is empty at the end of the warm-up has not shown anything yet."""
+        run = self.run()
+        run.start(num_running=0)
+        run.steps(11.0, num_running=0)
+        assert Phase.WARM_UP is run.window.phase
+
+    @pytest.mark.parametrize(
+        ("num_ended", "waiting_before", "waiting_after", "is_overloaded"),
+        [(100, 0, 30, False), (100, 0, 31, True), (1000, 50, 150, False), (1000, 50, 151, True), (100, 40, 5, False)],
+    )
+    def test_a_queue_that_grows_is_an_overload(
+        self, num_ended: int, waiting_before: int, waiting_after: int, is_overloaded: bool
+    ) -> None:
+        """More than a tenth of what ended, and more than chance would add, is a point that falls behind."""
+        run = self.run()
+        run.start()
+        run.step(10.0, num_waiting=waiting_before, **ended(8))
+        run.step(40.0, num_waiting=waiting_after, **ended(num_ended))
+        assert (run.window.phase, run.window.is_overloaded) == (Phase.DONE, is_overloaded)
+        assert waiting_after - waiting_before == run.window.backlog_growth
+
+    def test_a_load_in_flight_is_never_an_overload(self) -> None:
+        """Whoever keeps more requests in flight than run at once wants the others to wait."""
+        run = Run(replace(RULE, min_requests=0), offered=8, max_batch=4)
+        run.start()
+        run.steps(10.0)
+        run.step(40.0, num_waiting=1000)
+        assert (run.window.phase, run.window.is_overloaded) == (Phase.DONE, False)
+
+
+class TestStretches:
+    """Several equal steps told at once."""
+
+    def test_a_stretch_weighs_as_many_steps(self) -> None:
+        """The mean over steps is the same whether steps are told one by one or together."""
+        run = Run(replace(RULE, min_requests=0))
+        run.start()
+        run.steps(10.0)
+        run.step(20.0, num_running=2, num_steps=99)
+        run.step(40.0, num_running=32)
+        assert run.window.mean_running == (99 * 2 + 32) / 100
+
+    def test_a_stretch_weighs_as_much_in_the_warm_up(self) -> None:
+        """Whether the number of running requests has settled is judged over steps, too."""
+        run = Run(offered=40, max_batch=40)
+        run.start(first_tokens=tuple(map(str, range(40))), num_running=40)
+        run.steps(8.0, num_running=40)
+        run.step(9.0, num_running=40, num_steps=1000)
+        run.step(10.0, num_running=0)
+        assert Phase.WINDOW is run.window.phase
 
 
 class TestWindow:

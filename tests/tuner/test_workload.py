@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.load import ClosedLoad, OpenLoad, TimedRequest
 from engine.request import Request
 from tuner.errors import InvalidRequest
 from tuner.request import WorkloadSpec
-from tuner.workload import corpus_text, max_context, requests, workload_hash
+from tuner.workload import (
+    OFFLINE_FACTOR,
+    corpus_text,
+    max_context,
+    num_offered,
+    requests,
+    simulated_load,
+    workload_hash,
+)
 
 #: Every token another, so that a prompt's place in the text can be seen.
 TEXT = tuple(range(1000, 1500))
@@ -101,8 +112,16 @@ def test_prompts_are_prose() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"prompt_tokens": (8, 17)}, {"output_tokens": (3, 6)}, {"concurrency": 4}, {"seed": 8}],
-    ids=lambda changes: next(iter(changes)),
+    [
+        {"prompt_tokens": (8, 17)},
+        {"output_tokens": (3, 6)},
+        {"concurrency": 4},
+        {"scenario": "offline"},
+        {"scenario": "server", "rate_per_s": 2.0},
+        {"scenario": "server", "rate_per_s": 3.0},
+        {"seed": 8},
+    ],
+    ids=str,
 )
 def test_the_fingerprint_changes_with_every_field(changes: dict[str, Any]) -> None:
     """Two workloads that differ in any field have different fingerprints."""
@@ -115,3 +134,124 @@ def test_the_fingerprint_stays_and_knows_the_text(monkeypatch: pytest.MonkeyPatc
     assert before == workload_hash(make_spec())
     monkeypatch.setattr("tuner.workload.corpus_text", lambda: "another text")
     assert before != workload_hash(make_spec())
+
+
+# Loads of an engine that only counts tokens
+
+SERVER = WorkloadSpec(scenario="server", rate_per_s=20.0, prompt_tokens=(8, 16), output_tokens=(2, 6), seed=7)
+TRACE = """{"timestamp": 0, "input_length": 100, "output_length": 5}
+{"timestamp": 1000, "input_length": 300, "output_length": 7}
+{"timestamp": 4000, "input_length": 200, "output_length": 500}
+"""
+
+
+def arrivals(spec: WorkloadSpec, **options: Any) -> Iterator[TimedRequest]:
+    load = simulated_load(spec, capacity=4, **options)
+    assert isinstance(load, OpenLoad)
+    return load.requests
+
+
+def make_trace(folder: Path, content: str = TRACE, **changes: Any) -> WorkloadSpec:
+    (folder / "trace.jsonl").write_text(content)
+    return WorkloadSpec(scenario="trace", trace_file=str(folder / "trace.jsonl"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "offered"),
+    [({}, 64), ({"concurrency": 3}, 3), ({"scenario": "offline"}, OFFLINE_FACTOR * 64)],
+)
+def test_a_closed_load_keeps_its_requests_in_flight(changes: dict[str, Any], offered: int) -> None:
+    """Left open, as many are in flight as run at once; offline always more, so that the next one is there."""
+    spec = make_spec(**changes)
+    load = simulated_load(spec, capacity=64)
+    assert isinstance(load, ClosedLoad)
+    assert (load.concurrency, num_offered(spec, 64)) == (offered, offered)
+
+
+def test_arrivals_keep_nothing_in_flight() -> None:
+    """How many requests of an open load are in flight is not the load's to say."""
+    assert num_offered(SERVER, 64) is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(spec=specs, stream=st.text(max_size=4))
+def test_counted_requests_have_the_asked_lengths(spec: WorkloadSpec, stream: str) -> None:
+    """Both lengths lie in their ranges, the same for every stream, and the ids tell the stream."""
+    load = simulated_load(spec, capacity=4, stream=stream)
+    again = simulated_load(spec, capacity=4)
+    assert isinstance(load, ClosedLoad)
+    assert isinstance(again, ClosedLoad)
+    for number, (one, other) in enumerate(zip(islice(load.requests, 20), again.requests, strict=False)):
+        assert spec.prompt_tokens[0] <= len(one.prompt_token_ids) <= spec.prompt_tokens[1]
+        assert spec.output_tokens[0] <= one.max_tokens <= spec.output_tokens[1]
+        assert (one.prompt_token_ids, one.max_tokens) == (other.prompt_token_ids, other.max_tokens)
+        assert f"{stream}{number}" == one.request_id
+
+
+def test_counted_requests_come_in_every_length() -> None:
+    """Over many requests every length of both ranges comes up, the ends included."""
+    drawn = [timed.request for timed in islice(arrivals(SERVER), 500)]
+    assert set(range(8, 17)) == {len(request.prompt_token_ids) for request in drawn}
+    assert set(range(2, 7)) == {request.max_tokens for request in drawn}
+
+
+@pytest.mark.parametrize("scenario", ["server", "interactive"])
+def test_arrivals_are_a_poisson_process(scenario: str) -> None:
+    """Gaps have the mean of the rate, and a standard deviation as large as that."""
+    offsets_s = [timed.offset_s for timed in islice(arrivals(replace(SERVER, scenario=scenario)), 20_000)]
+    gaps_s = [later - earlier for earlier, later in pairwise(offsets_s)]
+    mean_s = sum(gaps_s) / len(gaps_s)
+    deviation_s = (sum((gap_s - mean_s) ** 2 for gap_s in gaps_s) / len(gaps_s)) ** 0.5
+    assert pytest.approx(1 / 20, rel=0.03) == mean_s
+    assert pytest.approx(1 / 20, rel=0.03) == deviation_s
+
+
+def test_every_point_meets_the_same_arrivals() -> None:
+    """Another stream changes the names alone; another seed changes the times."""
+    times = [timed.offset_s for timed in islice(arrivals(SERVER), 50)]
+    assert times == [timed.offset_s for timed in islice(arrivals(SERVER, stream="point/"), 50)]
+    assert times != [timed.offset_s for timed in islice(arrivals(replace(SERVER, seed=8)), 50)]
+
+
+def test_arrivals_do_not_hang_on_the_lengths() -> None:
+    """The same seed gives the same times whatever the ranges are, so that loads can be compared."""
+    longer = replace(SERVER, prompt_tokens=(100, 900))
+    assert [one.offset_s for one in islice(arrivals(SERVER), 50)] == [
+        one.offset_s for one in islice(arrivals(longer), 50)
+    ]
+
+
+def test_a_trace_is_replayed_and_begins_anew(tmp_path: Path) -> None:
+    """Requests come as recorded; after the last and one mean gap the first comes again."""
+    drawn = list(islice(arrivals(make_trace(tmp_path)), 5))
+    assert [timed.offset_s for timed in drawn] == [0.0, 1.0, 4.0, 6.0, 7.0]
+    lengths = [(len(timed.request.prompt_token_ids), timed.request.max_tokens) for timed in drawn]
+    assert lengths == [(100, 5), (300, 7), (200, 500), (100, 5), (300, 7)]
+    assert len({timed.request.request_id for timed in drawn}) == 5
+
+
+def test_a_trace_can_be_made_faster(tmp_path: Path) -> None:
+    """A time scale of a half doubles the load."""
+    drawn = islice(arrivals(make_trace(tmp_path, time_scale=0.5)), 4)
+    assert [timed.offset_s for timed in drawn] == [0.0, 0.5, 2.0, 3.0]
+
+
+def test_the_context_holds_the_longest_request_of_a_trace(tmp_path: Path) -> None:
+    """The context is that of the row with most tokens in all, not of the longest prompt."""
+    assert max_context(make_trace(tmp_path)) == 200 + 500
+
+
+def test_the_fingerprint_knows_the_trace(tmp_path: Path) -> None:
+    """The same path with other content is another workload."""
+    before = workload_hash(make_trace(tmp_path))
+    assert before == workload_hash(make_trace(tmp_path))
+    assert before != workload_hash(make_trace(tmp_path, TRACE.replace("500", "501")))
+
+
+def test_long_prompts_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many lengths a workload has, what is kept of them stays small, and the requests are right."""
+    monkeypatch.setattr("tuner.workload._MAX_KEPT_TOKENS", 100)
+    spec = replace(SERVER, prompt_tokens=(1, 90))
+    kept = [len(timed.request.prompt_token_ids) for timed in islice(arrivals(spec), 200)]
+    monkeypatch.undo()
+    assert kept == [len(timed.request.prompt_token_ids) for timed in islice(arrivals(spec), 200)]
