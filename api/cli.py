@@ -20,6 +20,7 @@ import click
 import structlog
 from rich.console import Console
 
+from api.calibrate_commands import calibrate
 from api.errors import BAD_INPUT, UsageError
 from api.flags import job_fields
 from api.guard_commands import guard, restore
@@ -69,9 +70,11 @@ def _database_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @cli.command()
 @click.argument("job_file", required=False, type=click.Path(path_type=Path), metavar="[JOB.yaml]")
-@click.option("--model", help="A folder, a .gguf file, a Hugging Face id or smollm2-135m.")
-@click.option("--engine", help="embedded.")
-@click.option("--device", help="auto, cpu, gpu, cuda:N or a UUID; see wattfront doctor.")
+@click.option("--model", help="A folder, a .gguf file, a Hugging Face id or smollm2-135m; on a simulated device a "
+              "shape such as llama-3.1-8b, or a config.json.")  # fmt: skip
+@click.option("--engine", help="embedded or simulated [default: what the device takes].")
+@click.option("--device", help="auto, cpu, gpu, cuda:N, a UUID, or a simulated one such as simulated:h100-sxm, "
+              "simulated:h200-sxm:8 or simulated:twin.json; see wattfront doctor.")  # fmt: skip
 @click.option("--allow-device-control", is_flag=True, default=None, help="Let the job set clocks and power limits; the "
               "operator must allow it too.")  # fmt: skip
 @click.option("--trials", type=int, help="Points to measure at most.")
@@ -80,7 +83,8 @@ def _database_option(command: Callable[..., Any]) -> Callable[..., Any]:
               "comma or repetition.")  # fmt: skip
 @click.option("--knob", multiple=True, metavar="NAME=V1,V2", help="Values of one knob, as in max_batch=1,4,16.")
 @click.option("--workload", metavar="SPEC", help="closed:prompt=64-192,output=16-48,concurrency=8,seed=0; every part "
-              "may be left out.")  # fmt: skip
+              "may be left out. On simulated devices also offline, server:rate=20, interactive:rate=20 and "
+              "trace:trace=FILE,time_scale=0.5.")  # fmt: skip
 @click.option("--latency", metavar="METRIC", help="The front's latency axis [default: tpot_p99_ms].")
 @click.option("--window", type=float, metavar="S", help="Seconds of one measured window [default: 30].")
 @click.option("--warmup", type=float, metavar="S", help="Seconds of warm-up before it [default: 10].")
@@ -228,8 +232,9 @@ def worker(settings: Settings, database_url: str | None) -> None:
 
 
 @cli.command()
-@click.option("--job", "job_file", type=click.Path(path_type=Path), metavar="JOB.yaml", help="Submit this job once "
-              "(the same file again shows its result), follow it and print its front.")  # fmt: skip
+@click.option("--job", "job_files", type=click.Path(path_type=Path), multiple=True, metavar="JOB.yaml", help="Submit "
+              "this job once (the same file again shows its result), follow it and print its front. May be given more "
+              "than once; they run one after the other.")  # fmt: skip
 @click.option("--exit", "should_exit", is_flag=True, help="Stop once the front is printed; the default without a "
               "terminal.")  # fmt: skip
 @click.option("--open", "should_open", is_flag=True, help="Open the page in a browser, where there is a desktop.")
@@ -238,7 +243,7 @@ def worker(settings: Settings, database_url: str | None) -> None:
 @_database_option
 @click.pass_obj
 def up(
-    settings: Settings, job_file: Path | None, should_exit: bool, should_open: bool, host: str | None,
+    settings: Settings, job_files: tuple[Path, ...], should_exit: bool, should_open: bool, host: str | None,
     port: int | None, database_url: str | None,
 ) -> None:  # fmt: skip
     """Run service and worker on this machine until Ctrl-C."""
@@ -250,27 +255,28 @@ def up(
     console = Console()
     stop = threading.Event()
     stores = _stores(settings)
-    job = None if job_file is None else submit_once(stores, settings, console, job_file)
+    jobs = [submit_once(stores, settings, console, job_file) for job_file in job_files]
     _on_signals(stop.set)
     with Supervisor(settings) as supervisor:
         supervisor.wait_until_healthy()
         url = supervisor.url
         console.print(f"page: {url}", soft_wrap=True)
         if should_open and not should_exit:
-            open_page(url if job is None else f"{url}/jobs/{job.id}")
-        code = 0
-        if job is not None:
-            code = follow(stores, console, job, supervisor.watch, stop)
+            open_page(f"{url}/jobs/{jobs[0].id}" if len(jobs) == 1 else url)
+        codes = [0]
+        for job in jobs:
+            codes.append(follow(stores, console, job, supervisor.watch, stop))
             console.print(f"page of this job: {url}/jobs/{job.id}", soft_wrap=True)
+        if jobs:
             print_total_time(console)
-        is_done = job is not None and (should_exit or not sys.stdin.isatty())
+        is_done = bool(jobs) and (should_exit or not sys.stdin.isatty())
         if not (is_done or stop.is_set()):
             print("Ctrl-C stops service and worker.", flush=True)
             supervisor.run(stop.is_set)
-    sys.exit(code)
+    sys.exit(max(codes))
 
 
-for _command in (watch, measure, guard, restore):
+for _command in (watch, measure, guard, restore, calibrate):
     cli.add_command(_command)
 
 

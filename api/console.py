@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from api import schemas
+from probes.device import Method
 from tuner.pareto import front_of, place_of
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
@@ -23,7 +24,14 @@ if TYPE_CHECKING:  # brings everything a job needs, and a list of jobs must be q
     from api.doctor import Finding
 
 _PIPED_WIDTH = 200
-_SHORT = {"precision": "", "max_batch": "batch ", "prefill_chunk": "chunk "}
+_SHORT = {
+    "precision": "",
+    "max_batch": "batch ",
+    "prefill_chunk": "chunk ",
+    "sm_clock_cap_mhz": "MHz ",
+    "tensor_parallel": "TP ",
+    "data_parallel": "DP ",
+}
 
 
 class JobView:
@@ -136,7 +144,9 @@ def print_front(console: Console, front: schemas.FrontOut) -> None:
 def front_table(front: schemas.FrontOut) -> Table:
     """Return a front as a table, fastest point first."""
     latency = front.latency_metric.removesuffix("_ms").replace("_", " ").upper()
-    table = Table(title=f"Pareto front of {front.model}, job {front.job[:8]}", title_justify="left")
+    is_simulated = any(point.energy_method == Method.SIMULATED for point in front.points)
+    title = f"Pareto front of {front.model}, job {front.job[:8]}" + (", simulated" if is_simulated else "")
+    table = Table(title=title, title_justify="left")
     for name in point_names(front.points) if front.points else []:
         table.add_column(name, justify="right")
     for heading in ("tok/J", "95 %", f"{latency} ms", "95 %", "tok/s", "W", "TTFT p50 ms", "vs default", "quality"):
@@ -157,12 +167,18 @@ def front_notes(front: schemas.FrontOut) -> list[str]:
             return ["No point meets the limits. Nearest:", *misses]
         return ["No trial gave a usable measurement." if front.is_final else "No trial has ended yet."]
     energy = front.points[0].measurement.energy
-    kind = "ESTIMATE, nothing was measured" if energy.is_estimate else "measured"
+    is_simulated = energy.method == Method.SIMULATED
+    estimate = "SIMULATED" if is_simulated else "ESTIMATE"
+    kind = f"{estimate}, nothing was measured" if energy.is_estimate else "measured"
     notes = [f"Energy: {kind}; scope {energy.scope}, method {energy.method} ({energy.detail})."]
     if energy.is_estimate and energy.uncertainty_j is not None and energy.energy_j:
         notes.append(
             f"Systematic uncertainty of the joules: about ±{100 * energy.uncertainty_j / energy.energy_j:.0f} %, the "
             "same for every point, so that ratios between points are better known than the values."
+        )
+    if is_simulated:
+        notes.append(
+            "Quality is not simulated: what a precision does to the answers is unknown; measure it before you use it."
         )
     if len(front.points) > 1:
         fast, frugal = front.points[0], front.points[-1]
@@ -251,7 +267,7 @@ def _trial_line(trial: Trial, latency_metric: str) -> Text:
     measurement = trial.measurement
     latency = None if measurement is None else measurement.latency(latency_metric)
     if measurement is not None and measurement.tok_per_j is not None and latency is not None:
-        estimate = " (estimate)" if measurement.reading.is_estimate else ""
+        estimate = f" ({_unmeasured(measurement.reading.method)})" if measurement.reading.is_estimate else ""
         words += (
             f" {measurement.tok_per_j.value:8.3g} tok/J{estimate}  {latency.value:8.4g} ms {latency_metric[:-3]}"
             f"  {measurement.output_tok_s.value:7.1f} tok/s"
@@ -273,8 +289,17 @@ def _front_row(point: schemas.PointOut) -> list[str]:
         "" if point.mean_power_w is None else f"{point.mean_power_w:.1f}",
         "" if ttft is None else f"{ttft.value:.0f}",
         "" if point.gain_over_default is None else f"{point.gain_over_default:.2f}x",
-        "" if quality is None else f"ppl {quality.perplexity_ratio:.3f}x",
+        _quality_words(point) if quality is None else f"ppl {quality.perplexity_ratio:.3f}x",
     ]
+
+
+def _quality_words(point: schemas.PointOut) -> str:
+    return "unknown" if point.energy_method == Method.SIMULATED else ""
+
+
+def _unmeasured(method: str) -> str:
+    """Return what a figure is that nobody measured."""
+    return "simulated" if method == Method.SIMULATED else "estimate"
 
 
 def _interval(estimate: schemas.EstimateOut) -> str:

@@ -27,6 +27,8 @@ from probes.detect import Survey, capabilities_of, survey
 from probes.device import Capability
 from probes.errors import ProbeError
 from probes.settings import DEVICE_KNOBS, Settable
+from probes.simulated.accelerators import ACCELERATORS
+from probes.simulated.names import PREFIX
 
 PACKAGES = ("tuner", "probes", "engine", "db", "api")
 _VERSIONS_OF = ("wattfront", "torch", "optuna", "sqlalchemy", "fastapi", "nvidia-ml-py")
@@ -58,6 +60,7 @@ def examine(settings: Settings) -> list[Finding]:
         *_devices(seen),
         *_power(sources),
         *_control(settings, seen),
+        *_simulated(),
         *_models(settings),
         *_database(settings),
     ]
@@ -209,6 +212,13 @@ def _blocked(settings: Settings) -> list[Finding]:
         )
         for uuid, detail in failed.items()
     ]
+
+
+def _simulated() -> list[Finding]:
+    """Tell what can be simulated, on any machine."""
+    names = ", ".join(f"{PREFIX}{key}" for key in ACCELERATORS)
+    text = f"{names}; several GPUs as in {PREFIX}{next(iter(ACCELERATORS))}:8; nothing is measured on them"
+    return [Finding(section="simulated devices", name="models of", is_good=None, text=text)]
 
 
 def _models(settings: Settings) -> list[Finding]:

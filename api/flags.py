@@ -23,6 +23,9 @@ _WORKLOAD_FIELDS = {
     "prompt": "prompt_tokens",
     "output": "output_tokens",
     "concurrency": "concurrency",
+    "rate": "rate_per_s",
+    "trace": "trace_file",
+    "time_scale": "time_scale",
     "seed": "seed",
 }
 
@@ -52,7 +55,11 @@ def _workload_flags(text: str) -> dict[str, Any]:
             raise UsageError(
                 f"--workload has {part!r}: its parts are {', '.join(f'{field}=...' for field in _WORKLOAD_FIELDS)}"
             )
-        _add(flags, f"workload.{_WORKLOAD_FIELDS[name]}", value if name in ("prompt", "output") else _value(value))
+        _add(
+            flags,
+            f"workload.{_WORKLOAD_FIELDS[name]}",
+            value if name in ("prompt", "output", "trace") else _value(value),
+        )
     return flags
 
 

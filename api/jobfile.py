@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from api.complaints import complaint_of, shown
 from api.errors import JobFileError, UsageError
 from api.schemas import JobIn
+from probes.simulated.names import located
 from tuner.errors import InvalidRequest
 from tuner.request import TuneRequest
 
@@ -27,7 +28,7 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             kind = node.tag.rpartition(":")[2]
-            words = f"{_shown(node.value)} is no valid {kind}; put it in quotes"
+            words = f"{shown(node.value)} is no valid {kind}; put it in quotes"
             raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
 
 
@@ -41,11 +42,9 @@ def read_job(path: Path | None, flags: Mapping[str, Any]) -> TuneRequest:
     for dotted, value in flags.items():
         _lay_over(fields, dotted.split("."), value)
     try:
-        return _with_absolute_model(JobIn.model_validate(fields).to_request())
+        return _with_absolute_paths(JobIn.model_validate(fields).to_request())
     except ValidationError as error:
-        first = error.errors()[0]
-        dotted = ".".join(str(part) for part in first["loc"] if not _is_union_member(part))
-        raise _complaint(path, lines, flags, dotted, _pydantic_words(dotted, first)) from error
+        raise _complaint(path, lines, flags, *complaint_of(error)) from error
     except InvalidRequest as error:
         # Where the fault is a name, as in an unknown metric, the value is the key that stands in the file.
         raise _complaint(path, lines, flags, f"{error.field}.{error.value}", str(error)) from error
@@ -113,10 +112,16 @@ def _lay_over(fields: dict[str, Any], names: list[str], value: Any) -> None:
     fields[last] = value
 
 
-def _with_absolute_model(request: TuneRequest) -> TuneRequest:
-    """Make a model's path absolute: whoever runs or resumes the job may stand in another folder."""
+def _with_absolute_paths(request: TuneRequest) -> TuneRequest:
+    """Make the paths of model, twin and trace absolute: whoever runs or resumes the job may stand in another folder."""
+    request = dataclasses.replace(request, device=located(request.device))
     path = Path(request.model).expanduser()
-    return dataclasses.replace(request, model=str(path.absolute())) if path.exists() else request
+    if path.exists():
+        request = dataclasses.replace(request, model=str(path.absolute()))
+    if request.workload.trace_file is None:
+        return request
+    trace_file = str(Path(request.workload.trace_file).expanduser().absolute())
+    return dataclasses.replace(request, workload=dataclasses.replace(request.workload, trace_file=trace_file))
 
 
 def _complaint(
@@ -130,30 +135,3 @@ def _complaint(
     while name and name not in lines:
         name = name.rpartition(".")[0]
     return JobFileError(f"{path}:{lines.get(name, 1)}: {words}")
-
-
-def _pydantic_words(dotted: str, first: Any) -> str:
-    if first["type"] == "missing":
-        return f"{dotted} is missing; name it, as in `model: smollm2-135m`"
-    if first["type"] == "extra_forbidden":
-        parent = dotted.rpartition(".")[0]
-        return f"{dotted} is not a field of {parent or 'a job'}; there are {', '.join(_fields_of(parent))}"
-    return f"{dotted} is {_shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _fields_of(parent: str) -> list[str]:
-    """Return the fields of a job, or of one of its blocks."""
-    block = JobIn.model_fields[parent].annotation if parent else JobIn
-    return list(block.model_fields) if isinstance(block, type) and issubclass(block, BaseModel) else []
-
-
-def _shown(value: object) -> str:
-    """Return a value as it can stand in a sentence: whatever a file holds, not more than a line of it."""
-    words = reprlib.Repr()
-    words.maxstring = words.maxother = words.maxlong = 80
-    words.maxlevel = 2
-    return words.repr(value)
-
-
-def _is_union_member(part: int | str) -> bool:
-    return isinstance(part, str) and part in ("int", "float", "str", "constrained-int", "constrained-str")

@@ -19,8 +19,10 @@ from probes.device import Device, DeviceKind, Method
 from probes.errors import RestoreFailed, Uncontrolled
 from probes.metering.group import member_uuids
 from probes.settings import SM_CLOCK_CAP, Settable
+from probes.simulated.names import is_simulated_name
 from tuner.errors import InvalidRequest
 from tuner.request import TuneRequest
+from tuner.simulation import Simulation, open_simulation
 from tuner.space import SearchSpace, search_space
 from tuner.workload import max_context
 
@@ -34,8 +36,11 @@ class Prepared:
 
     request: TuneRequest
     device: Device
-    files: ModelFiles
     space: SearchSpace
+    #: The model's files; None where its shape is all that is needed.
+    files: ModelFiles | None = None
+    #: What stands in for device, engine and model on a simulated device.
+    simulation: Simulation | None = None
     #: Where the device was found, for whoever sets it.
     host: Host
     #: The host's CPU, where its energy is measured and the device is another.
@@ -50,8 +55,11 @@ class Prepared:
 def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Prepared:
     """Check a request against this machine and fetch its model.
 
-    Raises InvalidRequest, UnknownDevice, RestoreFailed, UnknownModel or CheckpointError, each naming what to correct.
+    A simulated device is opened instead, and only the model's shape is read. Raises InvalidRequest, UnknownDevice,
+    RestoreFailed, UnknownModel or CheckpointError, each naming what to correct.
     """
+    if is_simulated_name(request.device):
+        return _prepare_simulation(request, settings)
     host = probe_host(settings)
     devices = list_devices(host)
     device = find_device(request.device, devices, clock=host.clock)
@@ -67,6 +75,15 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
         )
     host_cpu = _measured_cpu(devices) if device.info.kind is DeviceKind.GPU else None
     return Prepared(request=request, device=device, files=files, space=space, host=host, host_cpu=host_cpu)
+
+
+def _prepare_simulation(request: TuneRequest, settings: Settings) -> Prepared:
+    """Prepare a job that needs nothing of this machine: no permission, no lock, no weights."""
+    simulation = open_simulation(request)
+    space = search_space(request, simulation.device)
+    return Prepared(
+        request=request, device=simulation.device, space=space, host=probe_host(settings), simulation=simulation
+    )
 
 
 def probe_host(settings: Settings) -> Host:

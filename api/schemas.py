@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from tuner.errors import InvalidRequest
+from tuner.knobs import usual_engine
 from tuner.request import (
     Budget,
     KnobRange,
@@ -27,13 +28,23 @@ class _In(BaseModel):
 
 
 class WorkloadIn(_In):
-    """Seeded requests; ranges are `low-high` or one number."""
+    """Seeded requests; ranges are `low-high` or one number. The embedded engine takes the scenario `closed` alone."""
 
-    scenario: str = "closed"
+    scenario: StrictStr = "closed"
     prompt_tokens: StrictInt | StrictStr = "64-192"
     output_tokens: StrictInt | StrictStr = "16-48"
     concurrency: StrictInt | None = None
+    rate_per_s: StrictFloat | StrictInt | None = None
+    trace_file: StrictStr | None = None
+    time_scale: StrictFloat | StrictInt = WorkloadSpec().time_scale
     seed: StrictInt = 0
+
+    def to_spec(self) -> WorkloadSpec:
+        """Build the workload; raises InvalidRequest."""
+        ranges = {
+            name: token_range(f"workload.{name}", getattr(self, name)) for name in ("prompt_tokens", "output_tokens")
+        }
+        return WorkloadSpec(**{**self.model_dump(), **ranges})
 
 
 class BudgetIn(_In):
@@ -71,10 +82,15 @@ class QualityIn(_In):
 
 
 class JobIn(_In):
-    """A tuning job: the content of a job file."""
+    """A tuning job: the content of a job file.
+
+    A device named `simulated:...` is a model of one: nothing is measured or set on it, its clocks need no permission,
+    and what a precision does to a model's answers stays unknown.
+    """
 
     model: StrictStr
-    engine: StrictStr = "embedded"
+    #: None is the one that the device takes: simulated on a simulated device, else embedded.
+    engine: StrictStr | None = None
     device: StrictStr = "auto"
     allow_device_control: StrictBool = False
     name: StrictStr = ""
@@ -91,17 +107,11 @@ class JobIn(_In):
         """Build the request; raises InvalidRequest naming field, value and remedy."""
         return TuneRequest(
             model=self.model,
-            engine=self.engine,
+            engine=usual_engine(self.device) if self.engine is None else self.engine,
             device=self.device,
             allow_device_control=self.allow_device_control,
             name=self.name,
-            workload=WorkloadSpec(
-                scenario=self.workload.scenario,
-                prompt_tokens=token_range("workload.prompt_tokens", self.workload.prompt_tokens),
-                output_tokens=token_range("workload.output_tokens", self.workload.output_tokens),
-                concurrency=self.workload.concurrency,
-                seed=self.workload.seed,
-            ),
+            workload=self.workload.to_spec(),
             sla=tuple(Limit(metric=metric, bound_ms=bound) for metric, bound in self.sla.items()),
             knobs=tuple(KnobRange(name=name, values=tuple(values)) for name, values in self.knobs.items()),
             latency_metric=self.latency_metric,
@@ -189,7 +199,10 @@ class EnergyOut(BaseModel):
 
 
 class QualityOut(BaseModel):
-    """What the precision costs against fp32 on the job's own text."""
+    """What the precision costs against fp32 on the job's own text.
+
+    Null in a measurement that was simulated: nothing is computed, so the quality of its precision is unknown.
+    """
 
     num_tokens: int
     perplexity: float

@@ -11,6 +11,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import structlog
@@ -40,6 +41,7 @@ from tuner.pareto import front_of
 from tuner.point import OperatingPoint
 from tuner.rig import DeviceRig
 from tuner.search import Search
+from tuner.simulation import Simulation
 from tuner.trial import Trial, TrialState
 
 #: What may be otherwise in a while: the job waits for it instead of failing.
@@ -84,7 +86,7 @@ def run_job(
     with Heartbeat(stores, claim) as heartbeat:
         try:
             prepared = prepare(job.request, settings, progress)
-            with hold(prepared.device.info.uuid):
+            with _held(prepared):
                 search = _run_trials(
                     stores, claim, job, prepared, settings, listener or Listener(), heartbeat, should_stop
                 )
@@ -178,6 +180,11 @@ def _tell_blocked(stores: Stores, settings: Settings) -> None:
             stores.devices.set_control(uuid, ControlState.OBSERVED, None)
 
 
+def _held(prepared: Prepared) -> AbstractContextManager[None]:
+    """Keep the device to ourselves; a simulated one is everybody's own."""
+    return hold(prepared.device.info.uuid) if prepared.simulation is None else nullcontext()
+
+
 def _run_trials(
     stores: Stores,
     claim: Claim,
@@ -262,9 +269,15 @@ def _fail(stores: Stores, claim: Claim, message: str) -> None:
 @contextlib.contextmanager
 def _bench(stores: Stores, prepared: Prepared, settings: Settings) -> Iterator[Bench]:
     """Open a bench, with control of the device if the job searches a knob of it; give everything back after it."""
+    if prepared.simulation is not None:
+        with _simulated_bench(prepared, prepared.simulation) as bench:
+            yield bench
+        return
+    files = prepared.files
+    assert files is not None  # a job that is not simulated has them
 
     def open_engine(settings: EngineSettings) -> ServingEngine:
-        return EngineHost(settings, prepared.files.folder, model_hash=prepared.files.model_hash)
+        return EngineHost(settings, files.folder, model_hash=files.model_hash)
 
     control = _control(prepared, settings)
     rig = DeviceRig(prepared.device, control=control, host=prepared.host_cpu, clock=prepared.host.clock)
@@ -283,6 +296,16 @@ def _bench(stores: Stores, prepared: Prepared, settings: Settings) -> Iterator[B
             stores.devices.set_control(uuid, ControlState.RESTORE_FAILED, str(rig.restore_error))
         elif control is not None:
             stores.devices.set_control(uuid, ControlState.OBSERVED, None)
+
+
+@contextlib.contextmanager
+def _simulated_bench(prepared: Prepared, simulation: Simulation) -> Iterator[Bench]:
+    """Open a bench whose engine runs in this process, on the device's own clock; there is nothing to give back."""
+    bench = Bench(prepared.request, simulation.device, simulation.open_engine, rig=simulation.open_rig())
+    try:
+        yield bench
+    finally:
+        bench.close()
 
 
 def _control(prepared: Prepared, settings: Settings) -> DeviceControl | None:

@@ -61,6 +61,12 @@ class JobStore:
                     raise
                 return _jobs_of(session, [row])[0]
 
+    def with_key(self, idempotency_key: str) -> Job | None:
+        """Return the job that a key made, if there is one."""
+        with self._database.read() as session:
+            row = _with_key(session, idempotency_key)
+            return None if row is None else _jobs_of(session, [row])[0]
+
     def get(self, job_id: str) -> Job:
         """Find a job by its id, or by the first 4 or more characters of it. Raises JobNotFound, AmbiguousJob."""
         with self._database.read() as session:

@@ -1,18 +1,52 @@
-"""`/v1/jobs`: jobs, their trials and fronts. Reading only; jobs are created by the command line in this version."""
+"""`/v1/jobs`: jobs, their trials and fronts, and new jobs on simulated devices; others are for the command line."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from api import schemas
 from api.records import front_of_job, job_out, trial_out
 from api.routes.stores_of import StoresDep
 from api.stores import utc_now
+from api.submit import MAX_BODY_BYTES, REFUSALS, BodyTooLarge, ForeignOrigin, NotJsonMedia, Submissions
 from db.job import JobState
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+JSON_MEDIA = "application/json"
+
+
+def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema with its blocks in their places: in the document, references would lead elsewhere."""
+    if isinstance(node, dict):
+        if "$ref" in node:
+            return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
+        return {name: _inlined(inner, definitions) for name, inner in node.items() if name != "$defs"}
+    return [_inlined(inner, definitions) for inner in node] if isinstance(node, list) else node
+
+
+def _job_schema() -> dict[str, Any]:
+    """Return what a posted job looks like, for the OpenAPI document: the body is read by hand, in bounds."""
+    schema = schemas.JobIn.model_json_schema()
+    example = {
+        "model": "llama-3.1-8b",
+        "device": "simulated:h100-sxm",
+        "sla": {"ttft_p99_ms": 500, "tpot_p99_ms": 30},
+        "budget": {"trials": 60},
+    }
+    media = {"schema": _inlined(schema, schema["$defs"]), "example": example}
+    return {"requestBody": {"required": True, "content": {JSON_MEDIA: media}}}
+
+
+def _post_answers() -> dict[int | str, dict[str, Any]]:
+    """Return what a post is answered with beside a new job."""
+    problems: dict[int | str, dict[str, Any]] = {
+        kind.status: {"description": kind.title, "content": {"application/problem+json": {}}} for kind in REFUSALS
+    }
+    return problems | {200: {"model": schemas.JobOut, "description": "the job that this key made before"}}
 
 
 @router.get("")
@@ -29,6 +63,23 @@ def list_jobs(
         items=[job_out(job, now) for job in jobs[:limit]],
         next=jobs[limit - 1].id if len(jobs) > limit else None,
     )
+
+
+@router.post("", status_code=201, openapi_extra=_job_schema(), responses=_post_answers())
+async def create_job(
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None, Header(description="the same key and job again give the job that it first made")
+    ] = None,
+) -> schemas.JobOut:
+    """Store a job on a simulated device, checked in full, for a worker to run."""
+    body = await _body_of(request)
+    submissions = cast(Submissions, request.app.state.submissions)
+    job, is_new = await run_in_threadpool(submissions.submit, body, idempotency_key)
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return job_out(job, utc_now())
 
 
 @router.get("/{job_id}")
@@ -48,3 +99,23 @@ def list_trials(job_id: str, stores: StoresDep) -> schemas.TrialsOut:
 def get_front(job_id: str, stores: StoresDep) -> schemas.FrontOut:
     """Show the job's front, or, when no point meets the limits, the nearest misses."""
     return front_of_job(stores, job_id)
+
+
+async def _body_of(request: Request) -> bytes:
+    """Return the body of a post, read no further than it may be long.
+
+    Raises ForeignOrigin and NotJsonMedia, so that no page of another site can post here, not even by a plain form;
+    BodyTooLarge.
+    """
+    origin, host = request.headers.get("origin"), request.headers.get("host")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise ForeignOrigin(f"Origin is {origin!r}: pages of other sites may not post jobs; use a program, as curl")
+    media = request.headers.get("content-type", "")
+    if media.partition(";")[0].strip().lower() != JSON_MEDIA:
+        raise NotJsonMedia(f"Content-Type is {media!r}: jobs come as {JSON_MEDIA}; say so in the header")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes; is it a job?")
+    return bytes(body)

@@ -21,6 +21,7 @@ from probes.control.journal import Entry, Holder, Journal, State
 from probes.detect import Host
 from probes.identity import ProcessIdentity, boot_id
 from probes.settings import DEVICE_KNOBS
+from probes.simulated.accelerators import ACCELERATORS
 from tests.api.commands import LONGEST_S
 from tests.api.conftest import Main
 from tests.db.factories import START, make_request
@@ -62,11 +63,20 @@ def of_section(findings: list[Finding], section: str) -> list[Finding]:
 
 
 def test_every_section_is_there(settings: Settings) -> None:
-    """The report covers machine, versions, devices, power sources, control, models and database, in this order."""
+    """The report covers the machine from its cores to the database, and what can be simulated on it, in this order."""
     findings = examine(settings)
     sections = list(dict.fromkeys(finding.section for finding in findings))
-    assert sections == ["machine", "versions", "devices", "power sources", "control", "models", "database"]
+    assert sections == [
+        "machine", "versions", "devices", "power sources", "control", "simulated devices", "models", "database",
+    ]  # fmt: skip
     assert all(finding.name and finding.text for finding in findings)
+
+
+def test_what_can_be_simulated_is_told_on_any_machine(settings: Settings) -> None:
+    """Every accelerator that there is a model of is listed as a job would name it, as a fact and not as a need."""
+    told = next(finding for finding in examine(settings) if finding.section == "simulated devices")
+    assert (told.is_good, told.is_needed) == (None, False)
+    assert all(f"simulated:{key}" in told.text for key in ACCELERATORS)
 
 
 def test_it_creates_nothing(settings: Settings, tmp_path: Path) -> None:

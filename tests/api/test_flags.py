@@ -75,6 +75,20 @@ def test_a_workload_is_one_option() -> None:
     }
 
 
+def test_arrivals_are_parts_of_the_workload() -> None:
+    """Rate, trace and time scale are parts like the others; a path stays a word, whatever it looks like."""
+    assert job_fields(options(workload="server:rate=2.5,seed=1")) == {
+        "workload.scenario": "server",
+        "workload.rate_per_s": 2.5,
+        "workload.seed": 1,
+    }
+    assert job_fields(options(workload="trace:trace=2023,time_scale=0.5")) == {
+        "workload.scenario": "trace",
+        "workload.trace_file": "2023",
+        "workload.time_scale": 0.5,
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -47,6 +47,9 @@ BAD: dict[str, tuple[str | bytes, int, str]] = {
     "an empty range": ("model: x\nworkload:\n  prompt_tokens: 9-3\n", 3, "workload.prompt_tokens is '9..3'"),
     "a range of words": ("model: x\nworkload:\n  output_tokens: a-b\n", 3, "workload.output_tokens is 'a-b'"),
     "an unknown scenario": ("model: x\nworkload:\n  scenario: bursts\n", 3, "workload.scenario is 'bursts'"),
+    "a scenario without its rate": ("model: x\nworkload:\n  scenario: server\n", 2, "workload.rate_per_s is None"),
+    "a rate that nobody has": ("model: x\nworkload:\n  rate_per_s: 2\n", 3, "only server and interactive have it"),
+    "a word for a rate": ("model: x\nworkload:\n  rate_per_s: fast\n", 3, "workload.rate_per_s is 'fast'"),
     "no knob value": ("model: x\nknobs:\n  precision: [fp32]\n  max_batch: []\n", 4, "knobs.max_batch is []"),
     "a repeated knob value": ("model: x\nknobs:\n  max_batch: [1, 2, 1]\n", 3, "knobs.max_batch is [1, 2, 1]"),
     "numbers and words": ("model: x\nknobs:\n  max_batch: [1, two]\n", 3, "either numbers or words"),
@@ -182,6 +185,33 @@ def test_a_fault_in_the_file_keeps_its_line_beside_flags(tmp_path: Path) -> None
     path = written(tmp_path, "model: x\nbudget:\n  minutes: -4\n")
     with pytest.raises(JobFileError, match=r"job.yaml:3: budget.minutes is -4"):
         read_job(path, {"budget.trials": 3})
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "expected"),
+    [
+        ("auto", "", "embedded"),
+        ("GPU-1234", "", "embedded"),
+        ("simulated:h100-sxm", "", "simulated"),
+        (" Simulated:H100-SXM:8", "", "simulated"),
+        ("auto", "engine: simulated\n", "simulated"),
+        ("simulated:h100-sxm", "engine: embedded\n", "embedded"),
+    ],
+)
+def test_the_device_decides_the_engine_unless_it_is_named(
+    tmp_path: Path, device: str, engine: str, expected: str
+) -> None:
+    """A simulated device takes the simulated engine, any other the embedded one; what is named is kept as it is."""
+    content = f"model: x\ndevice: '{device}'\n{engine}"
+    assert expected == read_job(written(tmp_path, content), {}).engine
+
+
+def test_a_trace_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path of a trace is made absolute: whoever resumes the job may stand in another folder."""
+    monkeypatch.chdir(tmp_path)
+    content = "model: x\nworkload: {scenario: trace, trace_file: day.csv, time_scale: 2}\n"
+    workload = read_job(written(tmp_path, content), {}).workload
+    assert (workload.trace_file, workload.time_scale) == (str(tmp_path / "day.csv"), 2)
 
 
 def test_the_first_job_parses() -> None:

@@ -323,6 +323,7 @@ def test_the_whole_context_can_be_used(settings: Settings, tiny_folder: Path) ->
     """A prompt and an output that fill the context to the last token are accepted."""
     workload = WorkloadSpec(prompt_tokens=(8, 504), output_tokens=(4, 8))
     prepared = prepare(tiny_request(tiny_folder, workload=workload), settings, lambda what, share: None)
+    assert prepared.files is not None
     assert (prepared.space.size, prepared.files.folder) == (4, tiny_folder)
 
 

@@ -43,6 +43,14 @@ def test_a_repeated_key_makes_one_job(jobs: JobStore, database_url: str, clock: 
     assert job != jobs.create(make_request(), idempotency_key="nightly/2026-03-02")
 
 
+def test_a_job_is_found_by_its_key(jobs: JobStore) -> None:
+    """The key tells which job it made; one that made none tells nothing."""
+    job = jobs.create(make_request(), idempotency_key="one")
+
+    assert jobs.with_key("one") == job
+    assert jobs.with_key("other") is None
+
+
 def test_a_repeated_key_keeps_the_first_request(jobs: JobStore) -> None:
     """A job goes on with the choices it began with: changed knobs under the same key do not change it (BUG-14)."""
     changed = make_request(knobs=(KnobRange(name="max_batch", values=(64, 8, 16, 32)),))
