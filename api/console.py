@@ -302,7 +302,12 @@ def _unmeasured(method: str) -> str:
     return "simulated" if method == Method.SIMULATED else "estimate"
 
 
+def _number(value: float) -> str:
+    """Three digits, and never as a power of ten."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def _interval(estimate: schemas.EstimateOut) -> str:
-    low = "?" if estimate.low is None else f"{estimate.low:.3g}"
-    high = "?" if estimate.high is None else f"{estimate.high:.3g}"
+    low = "?" if estimate.low is None else _number(estimate.low)
+    high = "?" if estimate.high is None else _number(estimate.high)
     return f"{low}..{high}"

@@ -142,7 +142,7 @@ class WorkModel:
         more than the window (0 for shapes without one). `chunks` are the prompt slices: tokens computed before, and
         tokens computed now.
         """
-        weights = self._weights
+        weights, replicas = self._weights, self.grid.data
         num_tokens = num_decodes
         attention = self._attention_per_context * decode_context + self._attention_per_local * local_context
         kv_bytes = (
@@ -177,8 +177,8 @@ class WorkModel:
             weight_bytes,
             kv_bytes + self._kv_per_token * num_tokens,
             self._num_layers,
-            num_tokens,
-            num_sampled,
+            num_tokens / replicas,
+            num_sampled / replicas,
             num_experts,
             self._up_per_token * num_tokens + self._up_per_sampled * num_sampled,
             num_up,

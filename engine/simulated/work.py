@@ -25,10 +25,9 @@ class StepWork(NamedTuple):
     kv_bytes: float
     #: Layers that this GPU runs one after the other.
     num_layers: int
-    #: Tokens that go through the model, of the whole engine.
-    num_tokens: int
-    #: Tokens sampled, of the whole engine: what its host handles one by one.
-    num_sampled: int
+    #: Tokens that go through one replica, and those it samples: what its own host launches and handles one by one.
+    num_tokens: float
+    num_sampled: float
     #: Expert matrices (one layer's one expert) with at least one token; 0 in dense models.
     num_experts: float = 0.0
     #: Sent inside one scale-up domain (NVLink), and in how many collectives.

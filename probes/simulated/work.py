@@ -40,12 +40,12 @@ class Work(Protocol):
         """Layers run one after the other."""
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens through the model, of the whole engine."""
+    def num_tokens(self) -> float:
+        """Tokens through one replica, which has a host of its own."""
 
     @property
-    def num_sampled(self) -> int:
-        """Tokens sampled, of the whole engine."""
+    def num_sampled(self) -> float:
+        """Tokens that one replica samples."""
 
     @property
     def num_experts(self) -> float:

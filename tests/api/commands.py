@@ -153,3 +153,16 @@ def tiny_flags(folder: Path, **changes: object) -> list[str]:
     }
     flags = [f"--{name}={value}" for name, value in (options | changes).items()]
     return [*flags, "--knob=precision=fp32", "--knob=max_batch=2", "--knob=prefill_chunk=8,16,32,64"]
+
+
+def simulated_flags(**changes: object) -> list[str]:
+    """Return the options of a job on a simulated GPU: no engine to start, seconds of virtual time a trial."""
+    options: dict[str, object] = {
+        "model": "llama-3.1-8b",
+        "device": "simulated:h100-sxm",
+        "workload": "closed:prompt=32-64,output=16-32",
+        "window": 2,
+        "warmup": 1,
+    }
+    flags = [f"--{name}={value}" for name, value in (options | changes).items()]
+    return [*flags, "--knob=max_batch=4,16", "--knob=sm_clock_cap_mhz=1200,1980"]

@@ -19,7 +19,7 @@ from db.device import ControlState
 from db.job import JobState
 from probes.errors import UnknownDevice
 from probes.holder import hold
-from tests.api.commands import wait_until
+from tests.api.commands import simulated_flags, wait_until
 from tests.api.conftest import Main
 from tests.api.scripted import claimed
 from tests.tuner.simulated import make_simulated
@@ -30,14 +30,6 @@ UUID = "SIM-H100-SXM-X1"
 KNOBS = (
     KnobRange(name="max_batch", values=(4, 16)),
     KnobRange(name="sm_clock_cap_mhz", values=(1200, 1980)),
-)
-FLAGS = (
-    "--model=llama-3.1-8b",
-    "--workload=closed:prompt=32-64,output=16-32",
-    "--window=2",
-    "--warmup=1",
-    "--knob=max_batch=4,16",
-    "--knob=sm_clock_cap_mhz=1200,1980",
 )
 
 
@@ -60,7 +52,7 @@ def service(stores: Stores) -> Iterator[TestClient]:
 
 def test_a_job_runs_from_the_command_line(main_with: Main, stores: Stores) -> None:
     """Clock caps are searched without any permission, limits come by comma, and the front says it is simulated."""
-    ended = main_with("tune", "--device=simulated:h100-sxm", "--sla=ttft_p99_ms=500,tpot_p99_ms=30", *FLAGS)
+    ended = main_with("tune", *simulated_flags(), "--sla=ttft_p99_ms=500,tpot_p99_ms=30")
     assert (ended.code, ended.err) == (0, "")
     job = stores.jobs.list(limit=1)[0]
     assert (job.state, job.request.engine, job.device_uuid) == (JobState.FINISHED, "simulated", UUID)

@@ -23,7 +23,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def open_tiny(tiny_folder: Path) -> OpenTiny:
     """Open an engine on the tiny model; settings by keyword, `folder` for another checkpoint."""
 

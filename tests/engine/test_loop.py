@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.embedded.loop import EmbeddedEngine
 from engine.errors import NumericsError, RequestRefused, RequestTooLong
 from engine.load import ClosedLoad, Progress
 from engine.request import FinishReason
@@ -29,10 +30,16 @@ def make_requests(**changes: Any) -> list[Any]:
     return [make_request(text, request_id=f"r{i}", **changes) for i, text in enumerate(PROMPTS)]
 
 
+@pytest.fixture(scope="module", name="lonely")
+def _lonely(open_tiny: OpenTiny) -> EmbeddedEngine:
+    """An engine that serves one request at a time, unchunked."""
+    return open_tiny(max_batch=1, prefill_chunk=1000)
+
+
 @pytest.mark.parametrize("prefill_chunk", [1, 16, 64, 65, 1000])
-def test_answers_do_not_depend_on_the_batch(open_tiny: OpenTiny, prefill_chunk: int) -> None:
+def test_answers_do_not_depend_on_the_batch(open_tiny: OpenTiny, lonely: EmbeddedEngine, prefill_chunk: int) -> None:
     """BUG-33: in fp32 a greedy answer is the same alone and in company, whatever the prefill chunk."""
-    alone = [serve(open_tiny(prefill_chunk=1000), [request])[0] for request in make_requests(max_tokens=12)]
+    alone = [serve(lonely, [request])[0] for request in make_requests(max_tokens=12)]
 
     together = serve(open_tiny(max_batch=5, prefill_chunk=prefill_chunk), make_requests(max_tokens=12))
 
@@ -192,16 +199,20 @@ def test_sampling_depends_on_the_seed_alone(open_tiny: OpenTiny) -> None:
     prefill_chunk=st.integers(1, 80),
     max_batch=st.integers(1, 4),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None)
 def test_any_schedule_gives_the_same_tokens(
-    open_tiny: OpenTiny, spec: list[tuple[int, int]], num_kv_blocks: int, prefill_chunk: int, max_batch: int
+    open_tiny: OpenTiny,
+    lonely: EmbeddedEngine,
+    spec: list[tuple[int, int]],
+    num_kv_blocks: int,
+    prefill_chunk: int,
+    max_batch: int,
 ) -> None:
     """BUG-33, BUG-34: whatever batch, chunk and cache size, each greedy answer is the one given alone."""
     requests = [
         make_request([(7 * i + j) % 256 for j in range(n)], request_id=f"r{i}", max_tokens=m)
         for i, (n, m) in enumerate(spec)
     ]
-    lonely = open_tiny(prefill_chunk=1000)
     alone = [serve(lonely, [request])[0] for request in requests]
     crowded = open_tiny(num_kv_blocks=num_kv_blocks, prefill_chunk=prefill_chunk, max_batch=max_batch)
 

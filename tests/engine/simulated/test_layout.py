@@ -87,7 +87,7 @@ def test_replicas_share_the_tokens_and_each_read_all_weights() -> None:
     """Data parallelism divides keys, values and products by the replicas, and reads weights in every one."""
     one, four = make_model(), make_model(data_parallel=4)
     whole, quarter = decode(one, 8, 10), decode(four, 8, 10)
-    assert (quarter.num_gpus, quarter.num_tokens) == (4, 8)
+    assert (quarter.num_gpus, quarter.num_tokens, quarter.num_sampled) == (4, 2, 2)
     assert (quarter.kv_bytes, quarter.gemm_flops) == (whole.kv_bytes / 4, whole.gemm_flops / 4)
     assert quarter.weight_bytes == whole.weight_bytes
 
