@@ -70,8 +70,8 @@ class Coefficients:
 #: Names of all coefficients, in their order.
 COEFFICIENT_NAMES = tuple(field.name for field in fields(Coefficients))
 
-#: Where every fit of a GPU begins: an ordinary one, set by hand before anything was fitted. Factors are what well-tuned
-#: kernels reach, gaps and collectives what profiles of vLLM show in order of magnitude. All of it assumption.
+#: Where every fit of a GPU begins: an ordinary one, in round figures set by hand, with first fits to the same published
+#: rows in view. So leave-one-model-out errors are a little too good: no row is fitted, but none was unseen. Assumption.
 PRIOR = Coefficients(
     step_s=300e-6,
     sequence_s=30e-6,
