@@ -187,6 +187,6 @@ class _Neighbours:
 
     def difference(self) -> float:
         """Return by how much the means differ; 0 where steps are longer than a stretch: the warm-up has to do."""
-        if not self._early_steps:
+        if not (self._early_steps and self._late_steps):
             return 0.0
         return abs(self._late_sum / self._late_steps - self._early_sum / self._early_steps)

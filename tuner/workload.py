@@ -17,6 +17,7 @@ from itertools import count
 
 from engine.load import ClosedLoad, Load, OpenLoad, TimedRequest
 from engine.request import Request
+from probes.simulated.clock import TICKS_PER_S
 from tuner.errors import InvalidRequest
 from tuner.request import WorkloadSpec
 from tuner.request_trace import Trace, load_trace
@@ -141,11 +142,16 @@ def _poisson(spec: WorkloadSpec, rate_per_s: float, stream: str) -> Iterator[Tim
     offset_s = 0.0
     for request in _counted(_lengths(spec), stream):
         offset_s += gap_s(rate_per_s)
-        yield TimedRequest(offset_s=offset_s, request=request)
+        yield TimedRequest(offset_s=_exact(offset_s), request=request)
 
 
 def _replayed(trace: Trace, time_scale: float, stream: str) -> Iterator[TimedRequest]:
     lengths = (pair for _ in count() for pair in zip(trace.prompt_tokens, trace.output_tokens, strict=True))
     offsets_s = (turn * trace.period_s + offset_s for turn in count() for offset_s in trace.offsets_s)
     for offset_s, request in zip(offsets_s, _counted(lengths, stream), strict=True):
-        yield TimedRequest(offset_s=time_scale * offset_s, request=request)
+        yield TimedRequest(offset_s=_exact(time_scale * offset_s), request=request)
+
+
+def _exact(offset_s: float) -> float:
+    """Return the time rounded to a step of simulated clocks, so that it is as long after any start."""
+    return round(offset_s * TICKS_PER_S) / TICKS_PER_S

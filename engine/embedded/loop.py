@@ -197,7 +197,7 @@ class EmbeddedEngine:
             num_running=num_running,
             num_waiting=len(self.scheduler.waiting),
             num_tokens=sum(token_id is not None for token_id in token_ids),
-            num_prompt_tokens=sum(chunk.count for chunk in batch.prefills),
+            num_prompt_tokens=batch.num_prompt_tokens,
             first_tokens=tuple(first_tokens),
             finished=tuple(finished),
             kv_blocks_used=self.pool.num_used,

@@ -73,6 +73,16 @@ class Batch(Generic[S]):
         return self.decodes + self.prefills
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of the step; those computed once more after a preemption count again."""
+        total = 0
+        for piece in self.prefills:
+            num_prompt = len(piece.sequence.request.prompt_token_ids)
+            if piece.start < num_prompt:
+                total += min(piece.count, num_prompt - piece.start)
+        return total
+
+    @property
     def num_tokens(self) -> int:
         """Rows of the step."""
         return len(self.decoding) + sum(chunk.count for chunk in self.prefills)
@@ -82,15 +92,24 @@ class Scheduler(Generic[S]):
     """Holds the waiting and the running sequences, both in order of arrival."""
 
     def __init__(
-        self, pool: BlockPool, *, max_batch: int, prefill_chunk: int, max_context: int, policy: str = "decode_first"
+        self,
+        pool: BlockPool,
+        *,
+        max_batch: int,
+        prefill_chunk: int,
+        max_context: int,
+        policy: str = "decode_first",
+        longest_chunk: int | None = None,
     ) -> None:
+        """Begin empty; `longest_chunk` is what one sequence may have of a step's `prefill_chunk`, else all of it."""
         self.pool = pool
         self.max_batch = max_batch
         self.prefill_chunk = prefill_chunk
         self.max_context = max_context
         self.policy = policy
+        self.longest_chunk = longest_chunk
         self.waiting: deque[S] = deque()
-        # Prompts are computed oldest first, so every decoding sequence is older than any that is still prefilling.
+        # Prompts are computed oldest first: without a longest chunk every decoding sequence is older than any of these.
         self._prefilling: list[S] = []
         # A decode needs a block every block_size steps: each with its turn, and the turns with theirs.
         self._decoding: dict[S, int] = {}
@@ -118,7 +137,12 @@ class Scheduler(Generic[S]):
         return bool(self.waiting or self._decoding or self._prefilling)
 
     def add(self, sequence: S) -> None:
-        """Queue a new sequence.
+        """Queue a new sequence; raise what `require_room` does."""
+        self.require_room(sequence)
+        self.waiting.append(sequence)
+
+    def require_room(self, sequence: S) -> None:
+        """Refuse a sequence that could never be served.
 
         Raises RequestTooLong when prompt plus output exceed the context, RequestRefused when the whole KV cache
         could not hold it. Nothing is truncated.
@@ -138,7 +162,6 @@ class Scheduler(Generic[S]):
                 f"request {request.request_id}: needs {needed} KV-cache blocks of {self.pool.block_size} tokens, "
                 f"but num_kv_blocks is {self.pool.num_blocks}"
             )
-        self.waiting.append(sequence)
 
     def schedule(self) -> Batch[S]:
         """Choose the step's tokens and give their sequences the blocks to hold them."""
@@ -266,6 +289,6 @@ class Scheduler(Generic[S]):
 
     def _take_chunk(self, sequence: S, budget: int, prefills: list[Slice[S]]) -> int:
         pending = sequence.num_tokens - sequence.num_prefilled
-        count = min(budget, pending)
+        count = min(budget, pending, self.longest_chunk or pending)
         prefills.append(Slice(sequence, sequence.num_prefilled, count, count == pending))
         return count

@@ -21,7 +21,7 @@ from engine.request import Request, RequestRecord
 from engine.serve import serve
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
-from engine.simulated.disaggregated import Handover
+from engine.simulated.fleet import Fleet
 from engine.simulated.lane import Lane, Outcome
 from engine.simulated.layout import WorkModel
 from engine.simulated.machine import Machine
@@ -57,9 +57,8 @@ class SimulatedEngine:
         self._has_begun = False
         self._choose_times = choose_times
         self._time_sources: list[str] = []
-        self._decode = self._lane(0, replace(settings, prefill_gpus=0))
-        self._handover = self._open_handover() if settings.prefill_gpus else None
-        self._num_blocks = self._decode.scheduler.pool.num_blocks
+        self._fleet = self._open_fleet()
+        self._num_blocks = sum(lane.scheduler.pool.num_blocks for lane in self._fleet.decoding_lanes)
 
     @property
     def info(self) -> EngineInfo:
@@ -90,14 +89,13 @@ class SimulatedEngine:
     def set_prefill_chunk(self, prefill_chunk: int) -> None:
         """Change the live knob between two loads."""
         self._settings = replace(self._settings, prefill_chunk=prefill_chunk)
-        self._decode.scheduler.prefill_chunk = prefill_chunk * self._settings.data_parallel
-        if self._handover is not None:
-            self._handover.prefill.scheduler.prefill_chunk = prefill_chunk * self._num_prefill_replicas
+        for lane in self._fleet.lanes:
+            lane.set_prefill_chunk(prefill_chunk)
 
     def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         """Serve a load until it is used up or the observer says stop; see `ServingEngine.run`."""
         self._has_begun = False
-        for lane in self._lanes:
+        for lane in self._fleet.lanes:
             lane.restart()
         with _collector_at_rest():
             return serve(self, load, observer)
@@ -122,17 +120,13 @@ class SimulatedEngine:
             self._has_begun = True
             self._machine.begin(request.request_id)
         sequence = SimulatedSequence(request, self.now_s() if arrival_s is None else arrival_s)
-        entrance = self._decode if self._handover is None else self._handover.prefill
-        entrance.scheduler.add(sequence)
+        self._fleet.add(sequence)
         self._in_flight[request.request_id] = sequence
         return sequence
 
     def advance(self, until_s: float | None) -> Progress:
         """Take a step, or the next of those that several groups of GPUs are in."""
-        if self._handover is not None:
-            return self._progress(self._handover.advance(until_s))
-        self._machine.advance_to(self._decode.begin(self.now_s(), until_s))
-        return self._progress(self._decode.end())
+        return self._progress(self._fleet.advance(until_s))
 
     def wait_until(self, time_s: float) -> None:
         """Let time pass with nothing to do."""
@@ -141,11 +135,7 @@ class SimulatedEngine:
     def cancel_all(self) -> list[RequestRecord]:
         """End whatever is in flight."""
         sequences = list(self._in_flight.values())
-        if self._handover is not None:
-            self._handover.drop(sequences)
-        else:
-            for sequence in sequences:
-                self._decode.drop(sequence)
+        self._fleet.drop(sequences)
         self._in_flight.clear()
         return [sequence.record() for sequence in sequences]
 
@@ -157,55 +147,75 @@ class SimulatedEngine:
         return Progress(
             time_s=self._machine.now_s(),
             num_running=outcome.num_running,
-            num_waiting=sum([len(lane.scheduler.waiting) for lane in self._lanes]),
+            num_waiting=sum([len(lane.scheduler.waiting) for lane in self._fleet.lanes]),
             num_tokens=outcome.num_tokens,
             num_prompt_tokens=outcome.num_prompt_tokens,
             first_tokens=tuple([sequence.request.request_id for sequence in outcome.first]) if outcome.first else (),
             finished=tuple(finished),
-            kv_blocks_used=self._decode.scheduler.pool.num_used,
+            kv_blocks_used=sum([lane.scheduler.pool.num_used for lane in self._fleet.lanes]),
             num_steps=outcome.num_steps,
         )
 
-    @property
-    def _lanes(self) -> tuple[Lane, ...]:
-        return (self._decode,) if self._handover is None else (self._decode, self._handover.prefill)
-
-    @property
-    def _num_prefill_replicas(self) -> int:
-        return self._settings.prefill_gpus // (self._settings.tensor_parallel * self._settings.pipeline_parallel)
-
-    def _open_handover(self) -> Handover:
-        replicas = self._num_prefill_replicas
-        per_replica = self._settings.tensor_parallel * self._settings.pipeline_parallel
-        if self._settings.prefill_gpus % per_replica:
+    def _open_fleet(self) -> Fleet:
+        """Make the groups of GPUs: each replica by itself, but for those that share their experts and step together."""
+        settings = self._settings
+        lanes = self._lanes(replace(settings, prefill_gpus=0))
+        if not settings.prefill_gpus:
+            return Fleet(self._machine, lanes)
+        per_replica = settings.tensor_parallel * settings.pipeline_parallel
+        if settings.prefill_gpus % per_replica:
             raise InvalidSettings(
-                f"prefill_gpus is {self._settings.prefill_gpus}; give a multiple of tensor_parallel x "
-                f"pipeline_parallel, which is {per_replica}"
+                f"prefill_gpus is {settings.prefill_gpus}; give a multiple of tensor_parallel x pipeline_parallel, "
+                f"which is {per_replica}"
             )
-        settings = replace(
-            self._settings, data_parallel=replicas, max_batch=PREFILL_BATCH, num_kv_blocks=None, prefill_gpus=0
+        prompts = replace(
+            settings,
+            data_parallel=settings.prefill_gpus // per_replica,
+            max_batch=PREFILL_BATCH,
+            num_kv_blocks=None,
+            prefill_gpus=0,
         )
-        work = WorkModel(self._shape, settings, self._machine.limits)
-        prefill = self._lane(1, settings, hands_over=True)
-        return Handover(self._machine, prefill, self._decode, transfer_bytes=work.handover_bytes)
+        work = WorkModel(self._shape, prompts, self._machine.limits)
+        entrances = self._lanes(prompts, first=len(lanes), hands_over=True)
+        return Fleet(self._machine, entrances, decoders=lanes, transfer_bytes=work.handover_bytes)
 
-    def _lane(self, number: int, settings: EngineSettings, *, hands_over: bool = False) -> Lane:
+    def _lanes(self, settings: EngineSettings, *, first: int = 0, hands_over: bool = False) -> list[Lane]:
+        """Return one lane a replica, or one for all where they step together; their numbers begin at `first`."""
+        together = settings.data_parallel if settings.expert_parallel else 1
+        one = replace(settings, data_parallel=together)
+        work = self._counted(one)
+        num_blocks = together * self._blocks_per_replica(one, WorkModel(self._shape, one, self._machine.limits))
+        return [
+            Lane(
+                first + number,
+                self._machine,
+                work,
+                self._scheduler(one, num_blocks),
+                window=self._shape.window,
+                hands_over=hands_over,
+            )
+            for number in range(settings.data_parallel // together)
+        ]
+
+    def _counted(self, settings: EngineSettings) -> WorkModel | MeasuredWork:
+        """Return what counts a lane's steps, with measured times of kernels where they are asked for and known."""
         work = WorkModel(self._shape, settings, self._machine.limits)
+        if self._choose_times is None:
+            return work
+        chosen = self._choose_times(settings, self._max_context)
+        self._time_sources.append(chosen.source)
+        return work if chosen.times is None else MeasuredWork(work, chosen.times)
+
+    def _scheduler(self, settings: EngineSettings, num_blocks: int) -> Scheduler[SimulatedSequence]:
         replicas = settings.data_parallel
-        num_blocks = replicas * self._blocks_per_replica(settings, work)
-        scheduler: Scheduler[SimulatedSequence] = Scheduler(
+        return Scheduler(
             BlockPool(num_blocks, settings.block_size),
             max_batch=settings.max_batch * replicas,
             prefill_chunk=settings.prefill_chunk * replicas,
             max_context=self._max_context,
             policy=settings.policy,
+            longest_chunk=settings.prefill_chunk if replicas > 1 else None,  # no replica helps another with a prompt
         )
-        counted: WorkModel | MeasuredWork = work
-        if self._choose_times is not None:
-            chosen = self._choose_times(settings, self._max_context)
-            self._time_sources.append(chosen.source)
-            counted = work if chosen.times is None else MeasuredWork(work, chosen.times)
-        return Lane(number, self._machine, counted, scheduler, window=self._shape.window, hands_over=hands_over)
 
     def _blocks_per_replica(self, settings: EngineSettings, work: WorkModel) -> int:
         """Return how many blocks fit beside the weights, at most enough for max_batch sequences of max_context."""

@@ -118,6 +118,14 @@ class Lane:
         self.end_s = None
         return outcome
 
+    def set_prefill_chunk(self, prefill_chunk: int) -> None:
+        """Change how many prompt tokens a step has at most, in each replica of the group."""
+        scheduler = self.scheduler
+        replicas = scheduler.prefill_chunk // (scheduler.longest_chunk or scheduler.prefill_chunk)
+        scheduler.prefill_chunk = prefill_chunk * replicas
+        if scheduler.longest_chunk is not None:
+            scheduler.longest_chunk = prefill_chunk
+
     def drop(self, sequence: SimulatedSequence) -> None:
         """Forget a sequence wherever it is."""
         self._leave(sequence)
@@ -127,8 +135,10 @@ class Lane:
         """Return how many steps can be told at once: up to the next that ends a sequence or finds a request due."""
         limit = LONGEST_STRETCH
         if until_s is not None:
-            # Steps vary a little; the last one must begin before the request is due, so that none waits for two.
-            left = (until_s - self._start_s) / (1.25 * self._last_step_s) if self._last_step_s else 0
+            # Steps vary a little; the last one must begin before the request is due, so that none waits for two. What a
+            # decode step takes is told by the last one alone: with prompts in it a step may be longer, or shorter.
+            is_told = self._last_step_s > 0 and not self._batch.prefills
+            left = (until_s - self._start_s) / (1.25 * self._last_step_s) if is_told else 0
             limit = min(limit, int(left))
         taken = len(self._log.ends_s)
         for ahead in range(1, limit):
@@ -147,7 +157,7 @@ class Lane:
     def _end_prefills(self, batch: Batch[SimulatedSequence], end_s: float, outcome: Outcome) -> None:
         sampled = [piece.sequence for piece in batch.prefills if piece.is_sampled]
         self.scheduler.computed(batch)
-        outcome.num_prompt_tokens = sum(piece.count for piece in batch.prefills)
+        outcome.num_prompt_tokens = batch.num_prompt_tokens
         outcome.num_tokens += len(sampled)
         for sequence in sampled:
             sequence.past_times_s.append(end_s)

@@ -46,7 +46,8 @@ class WorkModel:
     def _set_decode_rates(self) -> None:
         """What one token and one token of context cost, for the whole engine's counts."""
         replicas, cache, weights = self.grid.data, self._cache, self._weights
-        self._flops_per_token = 2 * (weights.dense_macs / replicas + weights.expert_macs)
+        self._dense_flops_per_token = 2 * weights.dense_macs
+        self._expert_flops_per_token = 2 * weights.expert_macs
         self._flops_per_sampled = 2 * weights.head_macs / replicas
         self._attention_per_token = cache.state_flops / replicas
         self._attention_per_context = cache.decode_flops / replicas
@@ -136,27 +137,36 @@ class WorkModel:
         local_context: int = 0,
         chunks: Sequence[tuple[int, int]] = (),
     ) -> StepWork:
-        """Count one step of the whole engine, all replicas together and sharing it evenly.
+        """Count one step of the whole engine; of several replicas, what the fullest does, since all wait for it.
 
         `decode_context` is the sum over decodes of the tokens they attend to, `local_context` the same with each no
         more than the window (0 for shapes without one). `chunks` are the prompt slices: tokens computed before, and
-        tokens computed now.
+        tokens computed now. A sequence is in one replica: one prompt is not computed by eight.
         """
         weights, replicas = self._weights, self.grid.data
+        # How much more the fullest replica has than an even share.
+        uneven = -(-num_decodes // replicas) * replicas / num_decodes if replicas > 1 and num_decodes else 1.0
         num_tokens = num_decodes
+        tokens_in_one = uneven * num_decodes / replicas
         attention = self._attention_per_context * decode_context + self._attention_per_local * local_context
         kv_bytes = (
             self._kv_per_context * decode_context
             + self._kv_per_local * local_context
             + self._kv_per_sequence * num_decodes
         )
-        gemm = self._flops_per_sampled * num_sampled
+        if uneven != 1.0:
+            attention *= uneven
+            kv_bytes *= uneven
+        sampled_in_one = num_sampled if replicas == 1 else -(-num_sampled // replicas)
+        gemm = self._flops_per_sampled * replicas * sampled_in_one
         if chunks:
             num_prompt, more_attention, more_kv, unfolding = self._prompts(chunks)
+            uneven = max(1.0, replicas / len(chunks))
             num_tokens += num_prompt
-            attention += more_attention
-            kv_bytes += more_kv
-            gemm += unfolding
+            tokens_in_one += uneven * num_prompt / replicas
+            attention += uneven * more_attention
+            kv_bytes += uneven * more_kv
+            gemm += uneven * unfolding
         weight_bytes = weights.dense_bytes
         num_up, num_out = self._num_up, self._num_out
         if num_sampled:
@@ -172,13 +182,13 @@ class WorkModel:
         return StepWork(
             self.grid.num_gpus,
             self.arithmetic,
-            gemm + self._flops_per_token * num_tokens,
-            attention + self._attention_per_token * num_tokens,
+            gemm + self._dense_flops_per_token * tokens_in_one + self._expert_flops_per_token * num_tokens,
+            attention + self._attention_per_token * replicas * tokens_in_one,
             weight_bytes,
-            kv_bytes + self._kv_per_token * num_tokens,
+            kv_bytes + self._kv_per_token * replicas * tokens_in_one,
             self._num_layers,
-            num_tokens / replicas,
-            num_sampled / replicas,
+            tokens_in_one,
+            sampled_in_one,
             num_experts,
             self._up_per_token * num_tokens + self._up_per_sampled * num_sampled,
             num_up,

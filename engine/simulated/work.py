@@ -25,7 +25,7 @@ class StepWork(NamedTuple):
     kv_bytes: float
     #: Layers that this GPU runs one after the other.
     num_layers: int
-    #: Tokens that go through one replica, and those it samples: what its own host launches and handles one by one.
+    #: Tokens that go through the fullest replica, and those it samples: what its own host handles one by one.
     num_tokens: float
     num_sampled: float
     #: Expert matrices (one layer's one expert) with at least one token; 0 in dense models.

@@ -180,12 +180,43 @@ def test_what_nobody_measured_is_left_to_the_machine() -> None:
 
 
 def test_replicas_share_the_load() -> None:
-    """With two replicas twice as many sequences run, and each step is still one step of all GPUs."""
+    """Two replicas run twice as many sequences, each at its own pace on its own GPU."""
     machine = FakeMachine()
     serve(open_engine(machine, data_parallel=2, max_batch=4), ClosedLoad(requests=requests(8), concurrency=8))
 
-    assert max(work.num_sampled for _, _, _, work in machine.ran) == 4, "each has a host of its own"
-    assert {work.num_gpus for _, _, _, work in machine.ran} == {2}
+    assert {lane: max(w.num_sampled for n, _, _, w in machine.ran if n == lane) for lane in (0, 1)} == {0: 4, 1: 4}
+    assert {work.num_gpus for _, _, _, work in machine.ran} == {1}
+
+
+def test_replicas_do_not_help_one_another_with_a_prompt() -> None:
+    """A lone prompt takes as long on eight replicas as on one: its first token comes after the same steps."""
+    alone, among_eight = (
+        serve(
+            open_engine(FakeMachine(step_s=lambda work: work.num_tokens / 128), prefill_chunk=64, **layout),
+            ClosedLoad(requests=requests(1, prompt=512), concurrency=1),
+        )[0]
+        for layout in ({}, {"data_parallel": 8})
+    )
+
+    assert among_eight.token_times_s == alone.token_times_s
+
+
+def test_replicas_that_share_experts_step_together() -> None:
+    """With experts spread over the replicas there is one group, and each prompt is still one replica's."""
+    machine = FakeMachine()
+    opened = SimulatedEngine(
+        EngineSettings(
+            model="m", precision="fp8", data_parallel=4, expert_parallel=True, prefill_chunk=64, max_context=1000
+        ),
+        load_shape("qwen3-30b-a3b"),
+        machine,
+    )
+    serve(opened, ClosedLoad(requests=requests(1, prompt=256, output=2), concurrency=1))
+
+    assert [(lane, work.num_gpus, work.num_tokens) for lane, _, _, work in machine.ran] == [
+        *[(0, 4, 64)] * 4,
+        (0, 4, 1),
+    ]
 
 
 def test_there_is_nothing_to_score() -> None:
@@ -207,14 +238,14 @@ def test_the_same_name_twice_is_refused() -> None:
 
 
 def test_the_chunk_is_a_live_knob() -> None:
-    """After a change the next load computes its prompts in chunks of the new size, of each replica."""
+    """After a change the next load computes its prompts in chunks of the new size."""
     machine = FakeMachine()
-    opened = open_engine(machine, prefill_chunk=1000, data_parallel=2)
-    opened.set_prefill_chunk(30)
+    opened = open_engine(machine, prefill_chunk=1000)
+    opened.set_prefill_chunk(60)
 
     serve(opened, ClosedLoad(requests=requests(1), concurrency=1))
 
-    assert [2 * work.num_tokens for _, _, _, work in machine.ran[:2]] == [60, 40]
+    assert [work.num_tokens for _, _, _, work in machine.ran[:2]] == [60, 40]
 
 
 def test_another_shape_is_another_model() -> None:

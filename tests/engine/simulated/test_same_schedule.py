@@ -32,7 +32,7 @@ class StepClock:
         self.now_s += seconds
 
 
-def make_requests(seed: int, *, count: int = 30) -> list[Request]:
+def make_requests(seed: int, *, count: int = 20) -> list[Request]:
     draw = random.Random(seed)
     return [
         make_request([1] * draw.randint(1, 120), request_id=f"r{i}", max_tokens=draw.randint(1, 60))

@@ -1,10 +1,15 @@
-"""Prompts on one group of GPUs, decodes on another."""
+"""Groups of GPUs side by side: replicas, and prompts on one group with decodes on another."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Any
 
-from engine.load import ClosedLoad
+import pytest
+
+from engine.errors import RequestRefused
+from engine.load import ClosedLoad, OpenLoad, TimedRequest
 from engine.request import FinishReason
 from tests.engine.requests import make_request
 from tests.engine.simulated.fake_machine import FakeMachine
@@ -19,7 +24,8 @@ def make_machine() -> FakeMachine:
 
 
 def open_split(machine: FakeMachine, **changes: Any) -> Any:
-    return open_engine(machine, **{"prefill_gpus": 2, "data_parallel": 2, "prefill_chunk": 200} | changes)
+    layout = {"tensor_parallel": 2, "prefill_gpus": 2, "data_parallel": 1, "prefill_chunk": 200}
+    return open_engine(machine, **layout | changes)
 
 
 def test_a_prompt_is_computed_handed_on_and_decoded() -> None:
@@ -86,3 +92,46 @@ def _gaps(records: list[Any]) -> list[float]:
         for record in records
         for earlier, later in zip(record.token_times_s[1:], record.token_times_s[2:], strict=False)
     ]
+
+
+def test_many_groups_of_both_kinds_serve_every_request_once() -> None:
+    """Two groups for prompts and three that decode share the requests, and all of them finish."""
+    machine = make_machine()
+    opened = open_split(machine, tensor_parallel=1, prefill_gpus=2, data_parallel=3)
+
+    records = serve(opened, ClosedLoad(requests=requests(60, prompt=300, output=30), concurrency=20))
+
+    assert {len(record.token_times_s) for record in records} == {30}
+    assert len(records) == 60
+    assert {lane for lane, _, _, _ in machine.ran} == {0, 1, 2, 3, 4}
+
+
+def test_what_the_second_group_cannot_hold_is_refused_at_the_door() -> None:
+    """A request that fits where prompts are computed but not where it is to decode is refused, and nothing is lost."""
+    opened = open_split(make_machine(), num_kv_blocks=20)
+
+    with pytest.raises(RequestRefused, match="num_kv_blocks is 20"):
+        serve(opened, ClosedLoad(requests=requests(2, prompt=300, output=50), concurrency=2))
+    whole = serve(opened, ClosedLoad(requests=requests(2, prompt=100, output=5), concurrency=2))
+
+    assert [record.finish_reason for record in whole] == [FinishReason.LENGTH] * 2
+
+
+@pytest.mark.parametrize("policy", ["decode_first", "prefill_first"])
+def test_a_stretch_never_passes_an_arrival(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told in stretches or step by step, requests of an open load have the same times: none waits for a stretch."""
+
+    def times(longest: int) -> list[tuple[float, ...]]:
+        monkeypatch.setattr("engine.simulated.lane.LONGEST_STRETCH", longest)
+        machine = FakeMachine(step_s=lambda work: 0.5 if work.num_tokens > work.num_sampled else 1.0 + work.num_sampled)
+        draw = random.Random(5)
+        offsets_s = itertools.accumulate(draw.randrange(40) / 4 for _ in range(60))
+        timed = [
+            TimedRequest(offset_s=offset_s, request=request)
+            for offset_s, request in zip(offsets_s, requests(60, output=25), strict=True)
+        ]
+        opened = open_engine(machine, max_batch=32, policy=policy)
+        records = serve(opened, OpenLoad(requests=iter(timed)))
+        return [record.token_times_s for record in sorted(records, key=lambda record: record.request_id)]
+
+    assert times(16) == times(1)
