@@ -164,10 +164,11 @@ def front_notes(front: schemas.FrontOut) -> list[str]:
             for miss in front.nearest_misses
         ]
         if misses:
-            return ["No point meets the limits. Nearest:", *misses]
+            nearest = "Nearest, all simulated:" if front.is_simulated else "Nearest:"
+            return [f"No point meets the limits. {nearest}", *misses]
         return ["No trial gave a usable measurement." if front.is_final else "No trial has ended yet."]
     energy = front.points[0].measurement.energy
-    is_simulated = energy.method == Method.SIMULATED
+    is_simulated = front.is_simulated
     estimate = "SIMULATED" if is_simulated else "ESTIMATE"
     kind = f"{estimate}, nothing was measured" if energy.is_estimate else "measured"
     notes = [f"Energy: {kind}; scope {energy.scope}, method {energy.method} ({energy.detail})."]
@@ -195,7 +196,7 @@ def front_csv(front: schemas.FrontOut) -> str:
     knobs = point_names(front.points)
     figures = ["tok_per_j", "tok_per_j_low", "tok_per_j_high", front.latency_metric, f"{front.latency_metric}_low",
                f"{front.latency_metric}_high", "output_tok_s", "mean_power_w", "energy_scope", "energy_method",
-               "is_estimate", "gain_over_default"]  # fmt: skip
+               "is_estimate", "gain_over_default", "is_simulated"]  # fmt: skip
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(["trial", *knobs, *figures])
     for point in front.points:
@@ -216,6 +217,7 @@ def front_csv(front: schemas.FrontOut) -> str:
                 point.energy_method,
                 str(point.is_estimate).lower(),
                 point.gain_over_default,
+                str(front.is_simulated).lower(),
             ]
         )
     return output.getvalue()
@@ -238,7 +240,7 @@ def jobs_table(jobs: Sequence[schemas.JobOut]) -> Table:
             job.id[:8],
             state,
             Text(job.name),
-            Text(job.model),
+            Text(job.model + (" (simulated)" if job.engine == "simulated" else "")),
             f"{counted}/{job.budget_trials}",
             str(job.front_size),
             job.created_at.astimezone().strftime("%Y-%m-%d %H:%M"),

@@ -11,6 +11,7 @@ from api.stores import Stores
 from db.device import SeenDevice
 from db.job import Job
 from probes.device import Conditions, Reading
+from tuner.knobs import SIMULATED
 from tuner.measurement import Distribution, Estimate, Measurement
 from tuner.objectives import violations
 from tuner.pareto import Front
@@ -78,6 +79,7 @@ def front_out(
     return schemas.FrontOut(
         job=job.id,
         model=job.request.model,
+        is_simulated=job.request.engine == SIMULATED,
         latency_metric=front.latency_metric,
         hypervolume=front.hypervolume,
         latency_reference_ms=front.latency_reference_ms,

@@ -285,6 +285,8 @@ class FrontOut(BaseModel):
 
     job: str
     model: str
+    #: True when every figure comes from a model of a device, and nothing was measured.
+    is_simulated: bool
     latency_metric: str
     #: tokens per joule x milliseconds, up to latency_reference_ms.
     hypervolume: float

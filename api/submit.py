@@ -12,7 +12,7 @@ import hashlib
 import json
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,10 +24,10 @@ from api.stores import Stores
 from db.job import Job, JobState
 from engine.errors import UnknownModel
 from engine.simulated import catalogue
-from probes.simulated.names import is_simulated_name
+from probes.simulated.names import is_simulated_name, parse_name
 from probes.simulated.twin import SUFFIX
 from tuner.errors import InvalidRequest
-from tuner.request import TuneRequest
+from tuner.request import KnobValue, TuneRequest
 from tuner.simulation import open_simulation
 from tuner.space import search_space
 
@@ -39,6 +39,9 @@ MAX_TRIALS = 1_000
 MAX_POINTS = 100_000
 #: Of a window or a warm-up, in the device's own time.
 MAX_SIMULATED_S = 3_600
+#: Requests that may arrive in one trial, and those that may be in flight at once.
+MAX_REQUESTS = 200_000
+MAX_IN_FLIGHT = 100_000
 MAX_KEY_CHARACTERS = 255
 #: Of a whole number: more do not fit into 64 bits, and no field has a use for them.
 _MAX_DIGITS = 18
@@ -187,7 +190,13 @@ def _refuse_forbidden(request: TuneRequest) -> None:
 
 def _refuse_costly(request: TuneRequest) -> None:
     """Refuse jobs that would keep a worker from everybody else's."""
+    workload, points = request.workload, {knob.name: knob.values for knob in request.knobs}
+    longest_s = request.window.max_warmup_s + request.window.max_window_s
+    replicas = _most(points, "data_parallel", parse_name(request.device).num_gpus)
+    in_flight = max(_most(points, "max_batch", 1) * replicas, workload.concurrency or 0)
     bounds = (
+        ("workload.rate_per_s", workload.rate_per_s or 0, MAX_REQUESTS / longest_s),
+        ("knobs.max_batch", in_flight, MAX_IN_FLIGHT),
         ("budget.trials", request.budget.trials, MAX_TRIALS),
         ("window.max_warmup_s", request.window.max_warmup_s, MAX_SIMULATED_S),
         ("window.max_window_s", request.window.max_window_s, MAX_SIMULATED_S),
@@ -195,6 +204,11 @@ def _refuse_costly(request: TuneRequest) -> None:
     for field, value, most in bounds:
         if value > most:
             raise InvalidRequest(field, value, f"over HTTP give at most {most}")
+
+
+def _most(knobs: Mapping[str, tuple[KnobValue, ...]], name: str, unnamed: float) -> float:
+    """Return the largest value that a job tries for a knob, or what stands for it where it names none."""
+    return max((value for value in knobs.get(name, ()) if not isinstance(value, str)), default=unnamed)
 
 
 def _parse(body: bytes) -> Any:

@@ -61,6 +61,8 @@ class Row:
     power_w: float
     itl_ms: float
     output_tokens: float
+    #: Whether its host may be taken for a busy one; see `host`.
+    may_wait: bool = True
 
     @property
     def step_s(self) -> float:
@@ -92,7 +94,7 @@ class Row:
         eight such runs shared a machine, and the parsing of long thoughts kept its cores busy. gpt-oss, which needs no
         such parsing, has none; Nemotron, which thinks in chats as well, has some there.
         """
-        if self.gpu != "B200" or self.num_gpus > 1:
+        if not self.may_wait or self.gpu != "B200" or self.num_gpus > 1:
             return ""
         if "Nemotron" in self.model or (self.task == "gpqa" and "gpt-oss" not in self.model):
             return f"packed {self.task}"

@@ -216,12 +216,13 @@ def main() -> None:
     parser.add_argument("--gpu", choices=sorted(GPUS), help="only this GPU's rows")
     parser.add_argument("--shipped", action="store_true", help="judge the coefficients that ship; fit nothing")
     parser.add_argument("--formula", action="store_true", help="predict by the mean step instead of serving the load")
+    parser.add_argument("--no-waits", action="store_true", help="learn no waits for busy hosts (Row.host)")
     arguments = parser.parse_args()
     predictor: MakePredictor = Predictor if arguments.formula else Server
     if arguments.points is None or not arguments.points.is_file():
         print("give --points FILE.csv: published operating points, with columns " + ", ".join(COLUMNS), file=sys.stderr)
         raise SystemExit(2)
-    all_rows = read_rows(arguments.points)
+    all_rows = [replace(row, may_wait=not arguments.no_waits) for row in read_rows(arguments.points)]
     figures: dict[str, float] = {}
     experts: list[Mapping[str, float]] = []
     for gpu in [arguments.gpu] if arguments.gpu else sorted(GPUS):

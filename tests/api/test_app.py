@@ -221,9 +221,9 @@ def test_nothing_is_changed(client: TestClient, path: str) -> None:
     assert {405} == {client.request(method, path).status_code for method in methods}
 
 
-@pytest.mark.parametrize("modules", ["api.app", "api.cli, api.console, api.records, api.stores"])
-def test_the_service_and_lists_load_neither_torch_nor_optuna(modules: str) -> None:
+def test_the_service_and_lists_load_neither_torch_nor_optuna() -> None:
     """What serves or lists jobs starts without the engine's and the search's libraries."""
+    modules = "api.app, api.cli, api.console, api.records, api.stores"
     code = (
         f"import {modules}, sys; print([name for name in ('torch', 'optuna', 'transformers') if name in sys.modules])"
     )

@@ -24,6 +24,7 @@ from probes.detect import Host
 from probes.errors import DeviceInUse, InvalidSetting, RestoreFailed
 from probes.identity import process_identity
 from tests.api.commands import run
+from tests.api.conftest import Main
 from tests.db.factories import REPOSITORY
 from tests.probes.control.kept_gpus import BOTH, CAPPED, RESET_CLOCK, UNKNOWN_ERROR, KeptGpus, make_kept_gpus
 from tests.probes.control.running_guard import guarding
@@ -207,14 +208,16 @@ def test_a_configuration_that_is_wrong_is_refused(tmp_path: Path) -> None:
     assert f"{config}: lapse_s is 0" in str(error)
 
 
-def test_exit_codes_tell_how_it_went(machine: KeptGpus, settings: Settings) -> None:
+def test_exit_codes_tell_how_it_went(machine: KeptGpus, settings: Settings, main_with: Main) -> None:
     """As a command: a device in use is bad input (2, one sentence); with nothing to do it is done (0)."""
     leave_set(settings, is_alive=True)
     refused = run("restore", "--state-dir", settings.state_dir)
     assert (refused.code, machine.state()) == (2, SET)
     assert f"{FIRST_UUID} is set by process {os.getpid()} (a job)" in refused.complaint
-    assert run("restore", "--state-dir", settings.state_dir / "other").code == 0
-    assert run("guard", "--socket", "guard.sock").complaint.startswith("--socket is guard.sock: give the whole path")
+    assert main_with("restore", "--state-dir", settings.state_dir / "other").code == 0
+    assert main_with("guard", "--socket", "guard.sock").complaint.startswith(
+        "--socket is guard.sock: give the whole path"
+    )
 
 
 @contextmanager

@@ -44,9 +44,11 @@ def test_the_commands_streams_and_code_are_left_alone() -> None:
     assert any("exit code 3" in line for line in lines)
 
 
-def test_figures_for_programs_come_after_the_commands_output() -> None:
+def test_figures_for_programs_come_after_the_commands_output(main_with: Main) -> None:
     """With --json standard output is the command's, then one object with scope, method, validity and joules."""
-    ended = run("measure", "--device=cpu", "--idle=0.3", "--repeats=2", "--json", "sh", "-c", "sleep 0.3; echo out")
+    ended = main_with(
+        "measure", "--device=cpu", "--idle=0.3", "--repeats=2", "--json", "sh", "-c", "sleep 0.3; echo out"
+    )
     own, _, text = ended.out.partition("{")
     assert (ended.code, own) == (0, "out\nout\n")
     shown = json.loads("{" + text)
@@ -59,9 +61,9 @@ def test_figures_for_programs_come_after_the_commands_output() -> None:
         assert reading["is_estimate"] == (reading["method"] == "estimate")
 
 
-def test_what_cannot_be_started_ends_with_127() -> None:
+def test_what_cannot_be_started_ends_with_127(main_with: Main) -> None:
     """A command that is not there ends with a shell's code and the reason, and nothing on standard output."""
-    ended = run("measure", "--device", "cpu", "--json", "--", "no-such-command", "--help")
+    ended = main_with("measure", "--device", "cpu", "--json", "--", "no-such-command", "--help")
     assert (ended.code, ended.out) == (127, "")
     assert "wattfront: cannot start 'no-such-command': No such file or directory" in ended.err.splitlines()
 
@@ -138,9 +140,9 @@ def test_a_nonsense_interval_is_refused(main_with: Main, interval: str) -> None:
     assert ended.complaint.startswith("interval is ")
 
 
-def test_json_lines_are_all_of_standard_output() -> None:
+def test_json_lines_are_all_of_standard_output(main_with: Main) -> None:
     """With --json each line of standard output is a look; what is missing goes to standard error."""
-    ended = run("watch", "cpu", "--json", "--interval", "0.2", "--count", "3")
+    ended = main_with("watch", "cpu", "--json", "--interval", "0.2", "--count", "3")
     looks = [json.loads(line) for line in ended.out.splitlines()]
     assert (ended.code, len(looks)) == (0, 3)
     assert {look["device_uuid"] for look in looks} == {looks[0]["device_uuid"]}

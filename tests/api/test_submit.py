@@ -82,6 +82,14 @@ def test_a_posted_job_is_run_and_labelled(client: TestClient, stores: Stores, se
             "'simulated:h100-sxm:5000' asks for '5000' GPUs; give 1 to 4608",
         ),
         ({"engine": "embedded"}, "engine is 'embedded': "),
+        (
+            {"device": "simulated:b200:4608", "knobs": {"max_batch": [100_000]}},
+            "knobs.max_batch is 460800000: over HTTP give at most 100000",
+        ),
+        (
+            {"workload": {"scenario": "server", "rate_per_s": 100_000}},
+            "workload.rate_per_s is 100000: over HTTP give at most 1538",
+        ),
         ({"engine": "vllm; rm -rf /"}, "engine is 'vllm; rm -rf /': "),
         (
             {"model": "/etc/passwd"},

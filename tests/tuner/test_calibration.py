@@ -75,13 +75,26 @@ def secret_job() -> JobTrials:
 
 @pytest.fixture(scope="module")
 def calibrated(secret_job: JobTrials) -> Calibration:
-    return calibrate([secret_job], SimulatedDevice(SECRET).info, H100, now=NOW)
+    """A twin of all trials, each predicted by a fit to three quarters of them: every part costs a fit."""
+    return calibrated_in_parts(4, secret_job)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave trials out in few parts, where how far off they are is not the question."""
-    monkeypatch.setattr(calibration, "NUM_PARTS", 2)
+@pytest.fixture(scope="module")
+def few(secret_job: JobTrials) -> JobTrials:
+    """As few trials as are allowed."""
+    return replace(secret_job, trials=secret_job.trials[:8])
+
+
+@pytest.fixture(scope="module")
+def roughly(few: JobTrials) -> Calibration:
+    """A twin of few trials, left out in two parts: how far off they are is not the question."""
+    return calibrated_in_parts(2, few)
+
+
+def calibrated_in_parts(num_parts: int, job: JobTrials) -> Calibration:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "NUM_PARTS", num_parts)
+        return calibrate([job], SimulatedDevice(SECRET).info, H100, now=NOW)
 
 
 def test_a_gpu_is_found_again(calibrated: Calibration) -> None:
@@ -122,27 +135,19 @@ def test_provenance(calibrated: Calibration) -> None:
     assert calibrated.left_out == ()
 
 
-@pytest.mark.usefixtures("quick")
-def test_few_trials_stay_near_the_base(secret_job: JobTrials, calibrated: Calibration) -> None:
+def test_few_trials_stay_near_the_base(roughly: Calibration, calibrated: Calibration) -> None:
     """With the fewest trials allowed, more coefficients are left to the base than with three times as many."""
-    few = replace(secret_job, trials=secret_job.trials[:8])
-    found = calibrate([few], SimulatedDevice(SECRET).info, H100, now=NOW)
-    assert set(found.twin.untold) > set(calibrated.twin.untold)
+    assert set(roughly.twin.untold) > set(calibrated.twin.untold)
 
 
-@pytest.mark.usefixtures("quick")
-def test_the_same_trials_give_the_same_twin(secret_job: JobTrials) -> None:
+def test_the_same_trials_give_the_same_twin(few: JobTrials, roughly: Calibration) -> None:
     """Nothing in a calibration is left to chance."""
-    few = replace(secret_job, trials=secret_job.trials[:8])
-    info = SimulatedDevice(SECRET).info
-    assert calibrate([few], info, H100, now=NOW) == calibrate([few], info, H100, now=NOW)
+    assert roughly == calibrated_in_parts(2, few)
 
 
-@pytest.mark.usefixtures("quick")
-def test_measured_idle_power_is_taken_over(secret_job: JobTrials) -> None:
+def test_measured_idle_power_is_taken_over(few: JobTrials) -> None:
     """The twin idles at the median of what the jobs measured, per GPU."""
-    job = with_measurements(replace(secret_job, trials=secret_job.trials[:8]), idle_power_w=131.0)
-    found = calibrate([job], SimulatedDevice(SECRET).info, H100, now=NOW)
+    found = calibrated_in_parts(2, with_measurements(few, idle_power_w=131.0))
     assert found.twin.idle_loaded_w == 131.0
 
 

@@ -128,7 +128,12 @@ def test_a_guard_that_is_gone_is_noticed_without_asking(machine: KeptGpus) -> No
 
 def test_a_guard_that_closes_without_a_word_is_gone() -> None:
     """An end without an answer loses the lease."""
-    with listening(lambda connection, _: connection.sendall(WELCOME)) as path:
+
+    def serve(connection: socket.socket, lines: Lines) -> None:
+        connection.sendall(WELCOME)
+        lines.read(LONGEST_S)  # closing with something unread would be a reset, not an end
+
+    with listening(serve) as path:
         link = GuardLink(path)
         with pytest.raises(ControlLeaseLost, match="has closed the connection"):
             link.ask(STATUS)
