@@ -4,76 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import optuna
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState as OptunaState
 
 from tests.db.factories import START, make_trial
 from tests.tuner.factories import make_request, make_space, measured
+from tests.tuner.search_jobs import JOB, NIGHT, SMALL, SPACE, measure_for, points_of, run, show
 from tuner.measurement import Measurement
-from tuner.objectives import verdict, violations
+from tuner.objectives import violations
 from tuner.pareto import front_of
 from tuner.point import OperatingPoint
 from tuner.request import Budget, KnobValue, Limit, TuneRequest
-from tuner.search import NUM_STARTUP, GridSampler, Measure, Search, suggest
+from tuner.search import Search, suggest
 from tuner.space import SearchSpace
 from tuner.trial import Trial, TrialState
 
 Asked = Callable[[str, optuna.distributions.BaseDistribution], Any]
-
-#: 4 x 3 points with a trade-off: larger batches give more tokens per joule and take longer.
-SPACE = make_space(max_batch=(8, 1, 2, 4, 16), precision=("fp32", "bf16", "int8"))
-SMALL = make_space(max_batch=(8, 16), precision=("fp32", "int8"))
-#: A space whose lists change from one night to the next.
-NIGHT = make_space(max_batch=(8, 16, 32), precision=("fp32", "int8"))
-#: Its limit is missed by large batches.
-JOB = make_request(budget=Budget(trials=7), sla=(Limit(metric="ttft_p99_ms", bound_ms=40.0),), seed=3)
-
-
-def show(point: OperatingPoint) -> Measurement:
-    """What a made-up server shows at a point."""
-    batch = float(point.as_dict().get("max_batch", 8))
-    speed = {"fp32": 1.0, "bf16": 1.5, "int8": 2.0}[str(point.as_dict().get("precision", "fp32"))]
-    return measured(speed * batch / (batch + 4), 20 + 3 * batch / speed)
-
-
-def measure_for(request: TuneRequest, show: Callable[[OperatingPoint], Measurement] = show) -> Measure:
-    """Measure by `show` and judge by the request's limits, as the bench does."""
-
-    def measure(number: int, point: OperatingPoint) -> Trial:
-        judged = verdict(request, shown := show(point))
-        return make_trial(
-            number=number,
-            point=point,
-            state=judged.state,
-            reason=judged.reason,
-            measurement=shown,
-            started_at=START + timedelta(minutes=number),
-            finished_at=START + timedelta(minutes=number + 1),
-        )
-
-    return measure
-
-
-def run(request: TuneRequest, space: SearchSpace = SPACE, **changes: Any) -> Search:
-    """Run a search to its end."""
-    search = Search(request, space, **({"measure": measure_for(request)} | changes))
-    for _ in search:
-        pass
-    return search
-
-
-def points_of(trials: Sequence[Trial]) -> list[OperatingPoint]:
-    return [trial.point for trial in trials]
 
 
 class Sampler(optuna.samplers.RandomSampler):
@@ -212,74 +165,6 @@ class TestOrder:
         for seed in range(3):
             run(make_request(budget=Budget(trials=5), seed=seed))
         assert 3 * 4 == len(stand.seeds) == len(set(stand.seeds))
-
-
-class TestStart:
-    """The first points, before the Gaussian process is asked."""
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_the_first_points_show_every_value_once(self, seed: int) -> None:
-        """In a budget with room for it, the first points name each value of the longest knob once, after the default.
-
-        What lies beyond the worst of them is worth nothing to Optuna, so a job that begins in one corner stays there.
-        """
-        space = make_space(max_batch=(8, 16, 32, 64, 128, 256, 512), precision=("bf16", "fp8"))
-        request = replace(JOB, seed=seed, budget=Budget(trials=40))
-
-        search = Search(request, space, measure_for(request, lambda point: measured(1.0, 30.0)))
-        first = list(itertools.islice((trial.point for trial in search), 8))
-
-        # The default point takes the place of one of the design, and of two alike the second moves on by a step.
-        assert len({point["max_batch"] for point in first}) >= 6
-        assert {point["precision"] for point in first} == {"bf16", "fp8"}
-
-
-class TestPromise:
-    """Which point the Gaussian process finds best."""
-
-    @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-        """The acquisition function of each question and the place that was the answer."""
-        seen: list[tuple[Any, Any]] = []
-        optimize = GridSampler._optimize_acqf
-
-        def seeing(sampler: GridSampler, acqf: Any, best_params: Any) -> Any:
-            seen.append((acqf, place := optimize(sampler, acqf, best_params)))
-            return place
-
-        monkeypatch.setattr(GridSampler, "_optimize_acqf", seeing)
-        return seen
-
-    def test_it_is_the_best_of_all_points(self, asked: list[tuple[Any, Any]]) -> None:
-        """No point of the space, asked about by itself, is more promising than the one that was chosen."""
-        run(JOB)
-        assert len(asked) == JOB.budget.trials - NUM_STARTUP
-        for acqf, place in asked:
-            places = itertools.product(*acqf.search_space.get_choices_of_discrete_params())
-            best = max(float(acqf.eval_acqf_no_grad(np.array(one))) for one in places)
-            assert pytest.approx(best, rel=1e-9) == float(acqf.eval_acqf_no_grad(place))
-
-    def test_in_a_large_space_no_step_along_a_knob_is_better(
-        self, asked: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Where not every point is asked about, the chosen one is still the best of those that differ in one knob."""
-        monkeypatch.setattr("tuner.search.NUM_CANDIDATES", 4)
-        run(JOB)
-        for acqf, place in asked:
-            for axis, values in enumerate(acqf.search_space.get_choices_of_discrete_params()):
-                steps = np.repeat(place[None, :], len(values), axis=0)
-                steps[:, axis] = values
-                assert float(max(acqf.eval_acqf_no_grad(steps))) <= float(acqf.eval_acqf_no_grad(place)) + 1e-9
-
-    def test_torch_has_the_threads_it_had(self, undisturbed: list[Trial]) -> None:
-        """A question keeps torch to one thread for as long as it takes, and no longer."""
-        found = torch.get_num_threads()
-        torch.set_num_threads(3)
-        try:
-            suggest(JOB, SPACE, undisturbed)
-            assert torch.get_num_threads() == 3
-        finally:
-            torch.set_num_threads(found)
 
 
 class TestResume:
