@@ -4,6 +4,7 @@
 - settings: WATTFRONT_* variables, read once
 - schemas: JSON and YAML in and out
 - jobfile: a YAML job file or flags as a TuneRequest, with line numbers
+- complaints, submit: what is wrong with a job's fields; a job that comes over HTTP
 - records: stored records as their public JSON
 - stores: one database with all its stores
 - prepare: a request checked against this machine: device, control, knobs, model
@@ -18,7 +19,7 @@
 - watch: look at a device again and again, and show it
 - measure, launcher: the energy of any command
 - meter_words: readings and what speaks against them, in words
-- meter_commands, guard_commands: the commands watch and measure, guard and restore
+- meter_commands, guard_commands, calibrate_commands: watch and measure, guard and restore, calibrate
 - terminal: a job run or followed in a terminal
 - up: service and worker on one machine, supervised
 - cli: the command line, and the only composition root

@@ -114,7 +114,7 @@ def main() -> int:
     arguments = parser.parse_args()
     places = measure_grids(arguments.workers)
     comparisons = [compare(key, [place for place in places if place.key == key]) for key in KEYS]
-    print(f"SIMULATED: {MODEL} on {NUM_GPUS} GPUs, {len(places)} points measured, {limits_in_words()}")
+    print(f"SIMULATED: {MODEL} on {NUM_GPUS} GPUs, {len(places)} points, {limits_in_words()}")
     print(table(comparisons))
     if arguments.picture != "none":
         draw(places, comparisons, Path(arguments.picture))

@@ -226,7 +226,11 @@ def store(truth: Truth) -> None:
     }
     meta["states"] = kinds
     meta["front"] = [
-        {"index": i, **truth.points()[i].as_dict(), **{name: float(truth.figures[name][i]) for name in FIGURES}}
+        {
+            "index": i,
+            **truth.points()[i].as_dict(),
+            **{name: float(f"{truth.figures[name][i]:.7g}") for name in FIGURES},
+        }
         for i in truth.front
     ]
     (FOLDER / f"{truth.name}.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")

@@ -5,6 +5,8 @@
 - settings: the knobs an engine understands
 - load: requests and how they arrive
 - serving: the seam every engine implements
+- serve: let requests in as they arrive and step until enough was seen
 - host, child: run an engine in a process of its own
 - embedded: our PyTorch engine
+- simulated: its scheduler on a virtual clock, moving bytes on paper
 """

@@ -17,5 +17,6 @@ Shared by all of it
 Packages
 - metering: the energy of a stretch of time, from reads that are handed in
 - nvidia, amd, cpu: where the reads come from, one package a vendor
+- simulated: accelerators that are not there, always labelled
 - control: set clocks and limits, and always give back what was found
 """

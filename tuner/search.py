@@ -137,9 +137,10 @@ def _ask(request: TuneRequest, space: SearchSpace, trials: Sequence[Trial]) -> O
     )
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     distributions = {knob.name: _distribution(knob) for knob in space.knobs}
+    missed = _missed_limits(request, trials)
     for trial in trials:
         if trial.point in space:
-            study.add_trial(_frozen(request, space, trial, distributions))
+            study.add_trial(_frozen(request, space, trial, distributions, missed))
     with _one_thread():
         asked = study.ask(distributions)
     return OperatingPoint.of({knob.name: _ordered(knob)[_index(knob, asked.params[knob.name])] for knob in space.knobs})
@@ -226,10 +227,20 @@ def _steps_from(place: _Places, values: Sequence[_Places]) -> _Places:
     return steps
 
 
+def _missed_limits(request: TuneRequest, trials: Sequence[Trial]) -> frozenset[str]:
+    """Return the limits that some trial missed; of the others a surrogate could only learn that all is well."""
+    measured = (trial.measurement for trial in trials if trial.measurement is not None)
+    return frozenset(name for one in measured for name, share in violations(request, one).items() if share > 0)
+
+
 def _frozen(
-    request: TuneRequest, space: SearchSpace, trial: Trial, distributions: dict[str, BaseDistribution]
+    request: TuneRequest,
+    space: SearchSpace,
+    trial: Trial,
+    distributions: dict[str, BaseDistribution],
+    missed: frozenset[str],
 ) -> optuna.trial.FrozenTrial:
-    """Tell Optuna a trial: what was measured, with its limits as constraints; nothing for the others."""
+    """Tell Optuna a trial: what was measured, with missed limits as constraints; nothing for the others."""
     params = {knob.name: _param(knob, trial.point) for knob in space.knobs}
     is_measured = trial.state in (TrialState.COMPLETE, TrialState.INFEASIBLE)
     place = figures_of(trial.measurement, request.latency_metric) if is_measured else None
@@ -242,7 +253,7 @@ def _frozen(
         params=params,
         distributions=distributions,
         values=[place.tok_per_j, place.latency_ms],
-        constraints=limits,
+        constraints={name: share for name, share in limits.items() if name in missed},
     )
 
 

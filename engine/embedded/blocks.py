@@ -27,7 +27,7 @@ class BlockPool:
             raise InvalidSettings(f"num_kv_blocks is {num_blocks}; give 1 or more")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        # Blocks given back, the last of them first to go out again; beyond those, all from this number on were never used.
+        # Blocks given back, the last of them the first to go out again; those from this number on were never used.
         self._free: list[int] = []
         self._num_begun = 0
 

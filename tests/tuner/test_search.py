@@ -337,9 +337,18 @@ class TestTelling:
     def test_a_complete_trial_is_told_with_both_figures(self, stand: Stand) -> None:
         """A trial inside its limits is complete for Optuna, with tokens per joule, latency and kept constraints."""
         request = make_request(sla=(Limit(metric="ttft_p99_ms", bound_ms=100.0),))
-        told = self.told(stand, request, make_trial(measurement=measured(2.0, 50.0)))
+        complete = make_trial(measurement=measured(2.0, 50.0), point=SPACE.default_point)
+        other = next(point for point in SPACE.points() if point != SPACE.default_point)
+        missed = make_trial(number=1, state=TrialState.INFEASIBLE, measurement=measured(2.0, 150.0), point=other)
+        suggest(request, SPACE, [complete, missed])
+        told = stand.told[0][0]
         assert (told.state, told.values) == (OptunaState.COMPLETE, [2.0, 50.0])
-        assert (told.constraints["sla:ttft_p99_ms"], max(told.constraints.values()) <= 0) == (-0.5, True)
+        assert told.constraints == {"sla:ttft_p99_ms": -0.5}
+
+    def test_a_limit_that_nothing_missed_is_no_constraint(self, stand: Stand) -> None:
+        """As long as every trial keeps a limit, Optuna is not asked to learn where it might be missed."""
+        request = make_request(sla=(Limit(metric="ttft_p99_ms", bound_ms=100.0),))
+        assert self.told(stand, request, make_trial(measurement=measured(2.0, 50.0))).constraints == {}
 
     def test_energy_is_maximised_and_latency_minimised(self, stand: Stand) -> None:
         """Of the two figures the first is wanted high and the second low."""
