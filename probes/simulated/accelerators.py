@@ -3,8 +3,8 @@
 Knows nothing of how they respond to work: the coefficients beside the figures are for `response` to use.
 
 Vendor's figures are of its data sheets, dense, without sparsity. "Read out" figures are from public transcripts of
-nvidia-smi. What is marked assumption nobody published. That mxfp4 is as fast as nvfp4 is an assumption wherever both stand:
-data sheets say FP4.
+nvidia-smi. What is marked assumption nobody published. That mxfp4 is as fast as nvfp4 is an assumption wherever both
+stand: data sheets say FP4.
 """
 
 from __future__ import annotations
