@@ -51,9 +51,10 @@ def serve(stepper: Stepper, load: Load, observer: Observer) -> list[RequestRecor
                 if not observer(progress):
                     break
             arrivals.let_in(stepper)
-    finally:
-        in_flight = stepper.cancel_all()
-    return records + in_flight
+    except Exception:  # not an interrupt: that may come amid a step, and whoever is interrupted closes the engine
+        stepper.cancel_all()
+        raise
+    return records + stepper.cancel_all()
 
 
 class Arrivals(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -133,8 +133,10 @@ def _observation(
     settings = settings_of(job.request, trial.point, num_gpus=limits.num_gpus)
     if settings.prefill_gpus:
         raise _Unusable("prompts had GPUs of their own: two kinds of steps side by side cannot be told apart")
-    work_model = WorkModel(job.shape, settings, limits)
-    steps = _steps(measurement, job.request.workload, settings, work_model)
+    # Replicas that share no experts step each by itself: what is seen is one of them, at its share of the load.
+    replicas = 1 if settings.expert_parallel else settings.data_parallel
+    one = replace(settings, data_parallel=settings.data_parallel // replicas)
+    steps = _steps(measurement, job.request.workload, one, WorkModel(job.shape, one, limits), replicas)
     cap_mhz = device_settings_of(trial.point).sm_clock_cap_mhz
     return Observation(
         work=steps.mix[0][1],
@@ -154,11 +156,13 @@ def _require_usable(trial: Trial, measurement: Measurement) -> None:
         raise _Unusable(f"{measurement.num_preemptions} requests were preempted and computed anew")
 
 
-def _steps(measurement: Measurement, workload: WorkloadSpec, settings: EngineSettings, work_model: WorkModel) -> _Steps:
-    """Work out a window's steps."""
+def _steps(
+    measurement: Measurement, workload: WorkloadSpec, settings: EngineSettings, work_model: WorkModel, replicas: int
+) -> _Steps:
+    """Work out a window's steps in one of so many replicas."""
     lengths = _mean_lengths(workload)
-    running, num_tokens = measurement.mean_running, measurement.output_tokens
-    num_prompts = measurement.prompt_tokens / lengths.prompt
+    running, num_tokens = measurement.mean_running / replicas, measurement.output_tokens / replicas
+    num_prompts = measurement.prompt_tokens / lengths.prompt / replicas
     chunk = settings.prefill_chunk * settings.data_parallel
     count_step = _Counter(work_model, lengths, chunk, running)
     if settings.policy == "prefill_first":

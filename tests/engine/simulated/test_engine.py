@@ -97,6 +97,16 @@ def test_an_observer_ends_the_load() -> None:
     assert all(0 < len(record.token_times_s) < 20 for record in records)
 
 
+def test_an_interrupt_amid_a_step_is_told_as_one() -> None:
+    """Ctrl-C while a step is being scheduled leaves it half done; that is not covered up by tidying the engine."""
+
+    def interrupt(work: object) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(open_engine(FakeMachine(step_s=interrupt)), ClosedLoad(requests=requests(2), concurrency=2))
+
+
 def test_the_machine_is_told_which_run_begins() -> None:
     """Each run begins with its first request's name, so that chance depends on it alone."""
     machine = FakeMachine()
