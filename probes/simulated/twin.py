@@ -196,10 +196,9 @@ def _base(value: object, path: str) -> str:
 
 
 def _amount(value: object, path: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(float(value)) and float(value) >= 0):  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
         raise _wrong(path, value, "a number of 0 or more")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _count(value: object, path: str) -> int:

@@ -35,7 +35,7 @@ def chat_request(**changes: object) -> TuneRequest:
             warmup_s=3.0, max_warmup_s=30.0, window_s=8.0, min_requests=20, max_window_s=20.0, idle_s=0.0
         ),
     )
-    return replace(request, **changes)  # type: ignore[arg-type]
+    return replace(request, **changes)  # type: ignore[arg-type] # whichever fields a test names
 
 
 def changed(accelerator: Accelerator, **factors: float) -> Accelerator:

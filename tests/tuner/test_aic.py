@@ -58,7 +58,7 @@ class Compiler:
             raise self.error
         return self.kernels
 
-    def library(self) -> Library:
+    def as_package(self) -> Library:
         return Library(version="1.2.3", models=MODELS, resolve_version=lambda *_: "9.9", compile=self)
 
 
@@ -68,7 +68,7 @@ def make_settings(**changes: Any) -> EngineSettings:
 
 def choose(compiler: Compiler, accelerator: str = "h100-sxm", **changes: Any) -> TimeSource:
     return choose_step_times(
-        make_settings(**changes), accelerator=accelerator, max_context=4096, library=compiler.library()
+        make_settings(**changes), accelerator=accelerator, max_context=4096, library=compiler.as_package()
     )
 
 

@@ -156,7 +156,7 @@ def with_measurements(job: JobTrials, **changes: object) -> JobTrials:
 
     def of(measurement: Measurement | None) -> Measurement:
         assert measurement is not None
-        return replace(measurement, **changes)  # type: ignore[arg-type]
+        return replace(measurement, **changes)  # type: ignore[arg-type] # whichever fields a test names
 
     return replace(job, trials=tuple(replace(one, measurement=of(one.measurement)) for one in job.trials))
 
@@ -203,7 +203,7 @@ def test_energy_that_is_no_gpus(secret_job: JobTrials, change: dict[str, object]
     """Estimates, and energies of something else, are no base for a twin."""
     measurement = secret_job.trials[0].measurement
     assert measurement is not None
-    job = with_measurements(secret_job, reading=replace(measurement.reading, **change))  # type: ignore[arg-type]
+    job = with_measurements(secret_job, reading=replace(measurement.reading, **change))  # type: ignore[arg-type] # whichever fields a test names
     assert f"left out 24: {reason}" in refusal([job])
 
 
@@ -223,7 +223,7 @@ def test_cpu_is_refused(secret_job: JobTrials) -> None:
 
 def make_info(name: str, **changes: object) -> DeviceInfo:
     info = DeviceInfo(uuid="GPU-1", name=name, kind=DeviceKind.GPU, driver="580.1")
-    return replace(info, **changes)  # type: ignore[arg-type]
+    return replace(info, **changes)  # type: ignore[arg-type] # whichever fields a test names
 
 
 @pytest.mark.parametrize(

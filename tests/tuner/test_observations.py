@@ -44,8 +44,8 @@ def changed_trial(job: JobTrials, **changes: object) -> JobTrials:
     assert trial.measurement is not None
     of_trial = {name: value for name, value in changes.items() if name in Trial.__dataclass_fields__}
     of_measurement = {name: value for name, value in changes.items() if name not in of_trial}
-    measurement = replace(trial.measurement, **of_measurement)  # type: ignore[arg-type]
-    return replace(job, trials=(replace(trial, measurement=measurement, **of_trial),))  # type: ignore[arg-type]
+    measurement = replace(trial.measurement, **of_measurement)  # type: ignore[arg-type] # whichever fields a test names
+    return replace(job, trials=(replace(trial, measurement=measurement, **of_trial),))  # type: ignore[arg-type] # whichever fields a test names
 
 
 @pytest.fixture(scope="module")

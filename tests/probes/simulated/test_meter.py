@@ -35,7 +35,7 @@ def measured(
 
 
 def scripted(*faults: Fault, **options: object) -> SimulatedDevice:
-    return make_device(options=SimulationOptions(faults=faults, **options))  # type: ignore[arg-type]
+    return make_device(options=SimulationOptions(faults=faults, **options))  # type: ignore[arg-type] # whichever options a test names
 
 
 def test_energy_is_exact_and_says_that_it_is_simulated() -> None:

@@ -15,7 +15,7 @@ BRIEF = ToyWork(seconds=0.025)
 
 def sensing(**options: object) -> SimulatedDevice:
     """Return a device with a model loaded and its sensors on."""
-    device = make_device(options=SimulationOptions(has_sensors=True, **options))  # type: ignore[arg-type]
+    device = make_device(options=SimulationOptions(has_sensors=True, **options))  # type: ignore[arg-type] # whichever options a test names
     device.begin("run")
     return device
 

@@ -42,7 +42,7 @@ def make_twin(**changes: object) -> Twin:
             created_at=datetime(2026, 3, 1, 12, 0, tzinfo=UTC),
         ),
     )
-    return replace(twin, **changes)  # type: ignore[arg-type]
+    return replace(twin, **changes)  # type: ignore[arg-type] # whichever fields a test names
 
 
 @pytest.mark.parametrize(

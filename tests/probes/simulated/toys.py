@@ -72,7 +72,7 @@ def make_accelerator(**changes: object) -> Accelerator:
         counter_tick_s=0.1,
         domain_size=8,
     )
-    return replace(toy, **changes)  # type: ignore[arg-type]
+    return replace(toy, **changes)  # type: ignore[arg-type] # whichever fields a test names
 
 
 def make_device(
