@@ -79,6 +79,14 @@ def _database_option(command: Callable[..., Any]) -> Callable[..., Any]:
               "operator must allow it too.")  # fmt: skip
 @click.option("--trials", type=int, help="Points to measure at most.")
 @click.option("--minutes", type=float, help="Wall time at most.")
+@click.option("--device-hours", type=float, help="Time of the device at most, launches and warm-ups included.")
+@click.option("--joules", type=float, help="Energy of the device at most.")
+@click.option("--plateau", type=int, metavar="K", help="End the search when K trials in a row found next to nothing.")
+@click.option("--repeats", type=int, metavar="N", help="Windows of each of the best points [default: 1].")
+@click.option("--reuse", type=float, metavar="HOURS", help="Take over measurements of the same conditions up to this "
+              "age [default: 0, none].")  # fmt: skip
+@click.option("--sampler", help="Who chooses the points: wattfront, or one of Optuna's for comparison: gp, tpe, "
+              "nsga2, sobol, random, grid [default: wattfront].")  # fmt: skip
 @click.option("--sla", multiple=True, metavar="METRIC<=MS", help="A latency limit, as in ttft_p99_ms<=500; several by "
               "comma or repetition.")  # fmt: skip
 @click.option("--knob", multiple=True, metavar="NAME=V1,V2", help="Values of one knob, as in max_batch=1,4,16.")

@@ -14,6 +14,8 @@ from tuner.request import (
     KnobRange,
     Limit,
     QualityGate,
+    RepeatRule,
+    ReuseRule,
     TuneRequest,
     WindowRule,
     WorkloadSpec,
@@ -52,6 +54,22 @@ class BudgetIn(_In):
 
     trials: StrictInt = Budget().trials
     minutes: StrictFloat | StrictInt | None = None
+    device_hours: StrictFloat | StrictInt | None = None
+    joules: StrictFloat | StrictInt | None = None
+    plateau_trials: StrictInt | None = None
+
+
+class RepeatsIn(_In):
+    """How often the best points are measured again."""
+
+    windows: StrictInt = RepeatRule().windows
+    finalists: StrictInt = RepeatRule().finalists
+
+
+class ReuseIn(_In):
+    """Whether what was measured before under the same conditions counts."""
+
+    max_age_hours: StrictFloat | StrictInt = ReuseRule().max_age_hours
 
 
 class WindowIn(_In):
@@ -63,6 +81,7 @@ class WindowIn(_In):
     min_requests: StrictInt = WindowRule().min_requests
     max_window_s: StrictFloat | StrictInt | None = None
     idle_s: StrictFloat | StrictInt = WindowRule().idle_s
+    stops_early: StrictBool = WindowRule().stops_early
 
     def to_rule(self) -> WindowRule:
         """Build the rule; raises InvalidRequest."""
@@ -100,6 +119,9 @@ class JobIn(_In):
     latency_metric: StrictStr = "tpot_p99_ms"
     budget: BudgetIn = Field(default_factory=BudgetIn)
     window: WindowIn = Field(default_factory=WindowIn)
+    repeats: RepeatsIn = Field(default_factory=RepeatsIn)
+    reuse: ReuseIn = Field(default_factory=ReuseIn)
+    sampler: StrictStr = "wattfront"
     quality: QualityIn = Field(default_factory=QualityIn)
     seed: StrictInt = Field(default=0, ge=0, le=MAX_SEED)
 
@@ -115,8 +137,11 @@ class JobIn(_In):
             sla=tuple(Limit(metric=metric, bound_ms=bound) for metric, bound in self.sla.items()),
             knobs=tuple(KnobRange(name=name, values=tuple(values)) for name, values in self.knobs.items()),
             latency_metric=self.latency_metric,
-            budget=Budget(trials=self.budget.trials, minutes=self.budget.minutes),
+            budget=Budget(**self.budget.model_dump()),
             window=self.window.to_rule(),
+            repeats=RepeatRule(**self.repeats.model_dump()),
+            reuse=ReuseRule(**self.reuse.model_dump()),
+            sampler=self.sampler,
             quality=QualityGate(**self.quality.model_dump()),
             seed=self.seed,
         )

@@ -40,7 +40,7 @@ from tuner.bench import Bench
 from tuner.pareto import front_of
 from tuner.point import OperatingPoint
 from tuner.rig import DeviceRig
-from tuner.search import Search
+from tuner.search import Proposal, Search
 from tuner.simulation import Simulation
 from tuner.trial import Trial, TrialState
 
@@ -331,15 +331,16 @@ class _Recorder:
         self._listener = listener
         self._started: StartedTrial | None = None
 
-    def measure(self, number: int, point: OperatingPoint) -> Trial:
+    def measure(self, proposal: Proposal) -> Trial:
         """Store that the trial begins, then measure it."""
-        self._started = self._stores.trials.start(self._claim, number, point)
-        self._listener.on_trial_started(number, point)
-        outcome = self._bench.measure(point)
+        self._started = self._stores.trials.start(self._claim, proposal.number, proposal.point)
+        self._listener.on_trial_started(proposal.number, proposal.point)
+        outcome = self._bench.measure(proposal.point)
         return Trial(
-            number=number,
+            number=proposal.number,
             attempt=self._started.attempt,
-            point=point,
+            point=proposal.point,
+            role=proposal.role,
             state=outcome.state,
             reason=outcome.reason,
             detail=outcome.detail,

@@ -99,6 +99,9 @@ class Measurement:
     idle_power_w: float | None = None
     #: Version of the device's driver: figures from before and after an update are not compared.
     driver: str | None = None
+    #: Why the window ended before its time: the limit it certainly misses, as in `sla:ttft_p99_ms`, or `dominated`.
+    #: Its figures are of what it showed until then. None for a whole window.
+    cut_by: str | None = None
     #: Why the window must not be used; empty means valid.
     reasons: tuple[str, ...] = ()
 

@@ -29,6 +29,14 @@ MAX_TOKENS = 1_000_000
 MAX_KNOB_VALUES = 1_000
 MAX_RATE_PER_S = 100_000
 MAX_TIME_SCALE = 1_000
+MAX_REPEATS = 100
+MAX_FINALISTS = 1_000
+MAX_AGE_HOURS = 87_600
+
+#: Who chooses the points: Wattfront's own search, or one of Optuna's samplers through the same code.
+SAMPLERS = ("wattfront", "gp", "tpe", "nsga2", "sobol", "random", "grid")
+#: Growth of the hypervolume that still counts as getting on.
+PLATEAU_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +155,60 @@ class KnobRange:
 class Budget:
     """When a job ends at the latest: whichever comes first."""
 
+    #: Points that are screened: one window each. Repeats of finalists come on top.
     trials: int = 24
     #: Wall time from the job's start; None for no limit.
     minutes: float | None = None
+    #: Time that the device was kept for launches, warm-ups and windows; None for no limit.
+    device_hours: float | None = None
+    #: Energy that the device took over that time; None for no limit.
+    joules: float | None = None
+    #: The search ends when so many trials in a row raised the front's hypervolume by no more than PLATEAU_SHARE
+    #: together; None leaves that out.
+    plateau_trials: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse budgets that allow nothing."""
         if not 1 <= self.trials <= MAX_TRIALS:
             raise InvalidRequest("budget.trials", self.trials, f"give 1 to {MAX_TRIALS}")
-        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
-            raise InvalidRequest("budget.minutes", self.minutes, "give a positive number of minutes")
+        for name, unit in (("minutes", "minutes"), ("device_hours", "hours"), ("joules", "joules")):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InvalidRequest(f"budget.{name}", value, f"give a positive number of {unit}")
+        if self.plateau_trials is not None and not 1 <= self.plateau_trials <= MAX_TRIALS:
+            raise InvalidRequest("budget.plateau_trials", self.plateau_trials, f"give 1 to {MAX_TRIALS}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatRule:
+    """How often the best points are measured again, so that what sets them apart is more than noise."""
+
+    #: Windows of each finalist in all, each in a launch of its own; 1 repeats nothing.
+    windows: int = 1
+    #: Points that are finalists at most: the screened front's, spread over it.
+    finalists: int = 6
+
+    def __post_init__(self) -> None:
+        """Refuse counts that make no sense."""
+        if not 1 <= self.windows <= MAX_REPEATS:
+            raise InvalidRequest("repeats.windows", self.windows, f"give 1 (no repeats) to {MAX_REPEATS}")
+        if not 1 <= self.finalists <= MAX_FINALISTS:
+            raise InvalidRequest("repeats.finalists", self.finalists, f"give 1 to {MAX_FINALISTS}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseRule:
+    """Whether what was measured before under the same conditions counts instead of being measured again."""
+
+    #: Measurements older than this are made anew; 0 reuses nothing.
+    max_age_hours: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse an age that is none."""
+        if not (math.isfinite(self.max_age_hours) and 0 <= self.max_age_hours <= MAX_AGE_HOURS):
+            raise InvalidRequest(
+                "reuse.max_age_hours", self.max_age_hours, f"give hours from 0 (no reuse) to {MAX_AGE_HOURS}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +225,8 @@ class WindowRule:
     max_window_s: float = 120.0
     #: Idle power is measured for so long before the first trial, with the model loaded; 0 leaves it out.
     idle_s: float = 30.0
+    #: End a window as soon as it is certain that a limit is missed, or that the point is dominated.
+    stops_early: bool = True
 
     def __post_init__(self) -> None:
         """Refuse times that are not positive or contradict each other."""
@@ -223,7 +277,11 @@ class TuneRequest:
     latency_metric: str = "tpot_p99_ms"
     budget: Budget = field(default_factory=Budget)
     window: WindowRule = field(default_factory=WindowRule)
+    repeats: RepeatRule = field(default_factory=RepeatRule)
+    reuse: ReuseRule = field(default_factory=ReuseRule)
     quality: QualityGate = field(default_factory=QualityGate)
+    #: One of SAMPLERS.
+    sampler: str = "wattfront"
     #: A label for people; jobs are identified by their id.
     name: str = ""
     seed: int = 0
@@ -233,6 +291,8 @@ class TuneRequest:
         if not self.model.strip():
             raise InvalidRequest("model", self.model, "name a model, as in smollm2-135m")
         require_latency_metric("latency_metric", self.latency_metric)
+        if self.sampler not in SAMPLERS:
+            raise InvalidRequest("sampler", self.sampler, f"choose {', '.join(SAMPLERS)}")
         if len(self.name) > 200:
             raise InvalidRequest("name", self.name[:40] + "...", "give at most 200 characters")
         _require_unique("sla", [(limit.metric, f"{limit.bound_ms:g} ms") for limit in self.sla])

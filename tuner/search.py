@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +21,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import TrialState as OptunaState
 
 from tuner.objectives import violations
-from tuner.pareto import figures_of
+from tuner.pareto import ObjectivePair, figures_of
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.space import Knob, SearchSpace
-from tuner.trial import OUTCOMES, Trial, TrialState
+from tuner.trial import OUTCOMES, Trial, TrialRole, TrialState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,8 +43,21 @@ STARTUP_SHARE = 0.25
 #: Points whose promise is computed for each question: all of a space up to this size, as many at random of a larger.
 NUM_CANDIDATES = 2048
 
-#: Measures a point as the trial of that number.
-Measure = Callable[[int, OperatingPoint], Trial]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A point to measure next."""
+
+    #: The trial's.
+    number: int
+    point: OperatingPoint
+    role: TrialRole = TrialRole.SCREENING
+    #: The front so far: a window may end once it is certain that the point is dominated by these.
+    rivals: tuple[ObjectivePair, ...] = ()
+
+
+#: Measures what is proposed.
+Measure = Callable[[Proposal], Trial]
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -79,8 +93,7 @@ class Search:
     def __iter__(self) -> Iterator[Trial]:
         """Ask, measure, tell, until a reason to stop."""
         while (reason := self._reason_to_stop()) is None:
-            number, point = self._next_point()
-            trial = self._measure(number, point)
+            trial = self._measure(self._proposal())
             self.trials.append(trial)
             yield trial
         self.ended_because = reason
@@ -98,11 +111,13 @@ class Search:
             return "exhausted"
         return None
 
-    def _next_point(self) -> tuple[int, OperatingPoint]:
+    def _proposal(self) -> Proposal:
         if self._retries:
-            return self._retries.pop(0)
-        number = max((trial.number for trial in self.trials), default=-1) + 1
-        return number, suggest(self._request, self._space, self.trials)
+            number, point = self._retries.pop(0)
+        else:
+            number = max((trial.number for trial in self.trials), default=-1) + 1
+            point = suggest(self._request, self._space, self.trials)
+        return Proposal(number=number, point=point)
 
 
 def suggest(request: TuneRequest, space: SearchSpace, trials: Sequence[Trial]) -> OperatingPoint:

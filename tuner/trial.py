@@ -21,6 +21,14 @@ class TrialState(StrEnum):
     INTERRUPTED = "interrupted"  # its worker died; the point is tried again
 
 
+class TrialRole(StrEnum):
+    """What a trial is measured for."""
+
+    SCREENING = "screening"  # to find out about its point
+    FINALIST = "finalist"  # again, to be sure of one of the best
+    BASELINE = "baseline"  # again and again the same point, to tell drift from difference
+
+
 #: States that end a trial and count against the budget.
 OUTCOMES = frozenset({TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.INVALID, TrialState.FAILED})
 
@@ -43,6 +51,15 @@ class Trial:
     measurement: Measurement | None = None
     started_at: datetime
     finished_at: datetime | None = None
+    role: TrialRole = TrialRole.SCREENING
+    #: Which launch of the engine it was measured in, the same text for all of one launch; None without a launch.
+    session: str | None = None
+    #: How long the device was kept: launch, warm-up, window, cooling down. Virtual seconds on a simulated device.
+    device_s: float | None = None
+    #: Energy of the device over that time: measured inside the window, at the window's mean power outside of it.
+    device_j: float | None = None
+    #: Where the measurement was taken from instead of being made anew, as `JOB/NUMBER`; None for one of its own.
+    reused_from: str | None = None
 
     @property
     def has_front_figures(self) -> bool:

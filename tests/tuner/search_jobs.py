@@ -12,7 +12,7 @@ from tuner.measurement import Measurement
 from tuner.objectives import verdict
 from tuner.point import OperatingPoint
 from tuner.request import Budget, Limit, TuneRequest
-from tuner.search import Measure, Search
+from tuner.search import Measure, Proposal, Search
 from tuner.space import SearchSpace
 from tuner.trial import Trial
 
@@ -35,7 +35,8 @@ def show(point: OperatingPoint) -> Measurement:
 def measure_for(request: TuneRequest, show: Callable[[OperatingPoint], Measurement] = show) -> Measure:
     """Measure by `show` and judge by the request's limits, as the bench does."""
 
-    def measure(number: int, point: OperatingPoint) -> Trial:
+    def measure(proposal: Proposal) -> Trial:
+        number, point = proposal.number, proposal.point
         judged = verdict(request, shown := show(point))
         return make_trial(
             number=number,
