@@ -7,7 +7,8 @@ trial of the job (a damaged checkpoint, an unknown model, a device without any p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -15,19 +16,21 @@ import structlog
 from engine.errors import CheckpointError, EngineDied, EngineError, InvalidSettings, NumericsError, UnknownModel
 from engine.load import ClosedLoad, Load
 from engine.request import FinishReason, RequestRecord
-from engine.serving import ServingEngine, TokenScores
+from engine.serving import ServingEngine
 from engine.settings import EngineSettings
 from probes.device import Device, DeviceKind
 from probes.errors import DeviceLost, InvalidSetting, Uncontrolled
 from probes.settings import DeviceSettings
-from tuner import quality
+from tuner.gauge import QualityGauge, QualityStore
 from tuner.knobs import SIMULATED
 from tuner.layout import limits_of
 from tuner.measurement import Measurement, Quality, summarise
-from tuner.objectives import Verdict, verdict
+from tuner.objectives import Verdict, quality_verdict, verdict
+from tuner.pareto import ObjectivePair
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.rig import DeviceRig
+from tuner.sequential import DOMINATED, Cut, EarlyStop
 from tuner.space import capacity_of, device_settings_of, settings_of
 from tuner.trial import TrialState
 from tuner.window import SteadyWindow
@@ -50,6 +53,12 @@ class Outcome:
     reason: str | None = None
     detail: str | None = None
     measurement: Measurement | None = None
+    #: Which launch of the engine served the load; None where none did.
+    session: str | None = None
+    #: How long the device was kept for this, on its own clock.
+    device_s: float | None = None
+    #: Its energy over that time, taken outside the window at the window's mean power; None without valid energy.
+    device_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,8 @@ class _Window:
     problems: tuple[str, ...] = ()
     #: By how many requests the queue grew where they came faster than they were served; 0 elsewhere.
     overload: int = 0
+    #: Why it ended before its time.
+    cut: Cut | None = None
 
 
 def engine_device(device: Device) -> str:
@@ -75,12 +86,29 @@ def _overloaded(outcome: Outcome, growth: int) -> Outcome:
     return dataclasses.replace(outcome, state=TrialState.INFEASIBLE, reason="overloaded", detail=detail)
 
 
+def _cut(outcome: Outcome, cut: Cut) -> Outcome:
+    """Return what is made of a window that ended early, whatever its figures came to; what is not usable stays so."""
+    if outcome.state not in (TrialState.COMPLETE, TrialState.INFEASIBLE):
+        return outcome
+    if cut.by == DOMINATED:
+        detail = cut.detail if outcome.detail is None else f"{outcome.detail}; {cut.detail}"
+        return dataclasses.replace(outcome, detail=detail)
+    return dataclasses.replace(outcome, state=TrialState.INFEASIBLE, reason=cut.by, detail=cut.detail)
+
+
 class Bench:
     """Measures points of one job, keeping the engine open while its launch knobs stay the same."""
 
     def __init__(
-        self, request: TuneRequest, device: Device, open_engine: OpenEngine, *, rig: DeviceRig | None = None
+        self,
+        request: TuneRequest,
+        device: Device,
+        open_engine: OpenEngine,
+        *,
+        rig: DeviceRig | None = None,
+        qualities: QualityStore | None = None,
     ) -> None:
+        """Raise InvalidRequest when the job names a text file that cannot be read."""
         self._request = request
         self._device = device
         self._rig = rig or DeviceRig(device)
@@ -91,27 +119,55 @@ class Bench:
         self._opened: ServingEngine | None = None
         self._settings: EngineSettings | None = None
         self._corpus_ids: tuple[int, ...] = ()
-        self._scores: dict[str, TokenScores] = {}
+        self._gauge = None if self._is_simulated else QualityGauge(request, store=qualities)
         self._has_idled = False
         self._idle_power_w: float | None = None
+        #: Launches are told apart by number, those of different benches by the token.
+        self._token = secrets.token_hex(4)
+        self._num_launches = 0
+        self._session: str | None = None
 
-    def measure(self, point: OperatingPoint) -> Outcome:
-        """Run one window at the point and judge it.
+    def measure(
+        self, point: OperatingPoint, *, rivals: Sequence[ObjectivePair] | None = (), repeat: str = ""
+    ) -> Outcome:
+        """Run one window at the point and judge it; it may end once it is certain that a rival is better.
 
+        Without `rivals` (None) it may not end early at all: others are told against the point.
+        A `repeat` by any name has requests of its own: the same ones again would only show what they showed before.
         Raises CheckpointError, UnknownModel, InvalidSettings or RestoreFailed: no other point could do better. Of a
         simulated engine InvalidSettings is a failed trial: another layout may fit. Raises DeviceInUse, ControlLeaseLost
         or GuardUnavailable where that may be otherwise later, without the point's fault.
         """
+        begun_s = self._rig.now_s()
+        self._session = None
+        outcome = self._measure(point, rivals, repeat)
+        device_s = self._rig.now_s() - begun_s
+        measured = outcome.measurement
+        device_j = None
+        if measured is not None and measured.mean_power_w is not None:
+            device_j = measured.mean_power_w * device_s
+        return dataclasses.replace(outcome, session=self._session, device_s=device_s, device_j=device_j)
+
+    def close(self) -> None:
+        """End the engine, if one is open."""
+        if self._opened is not None:
+            self._opened.close()
+        self._opened, self._settings = None, None
+
+    def _measure(self, point: OperatingPoint, rivals: Sequence[ObjectivePair] | None, repeat: str) -> Outcome:
         settings = settings_of(self._request, point, num_gpus=self._num_gpus)
         settings = dataclasses.replace(settings, device=engine_device(self._device))
         device_settings = device_settings_of(point)
         try:
             cost = self._quality(settings)
+            if cost is not None and (failed := quality_verdict(self._request.quality, cost)) is not None:
+                return Outcome(state=failed.state, reason=failed.reason, detail=failed.detail)
             serving = self._engine_for(settings)
+            self._session = f"{self._token}-{self._num_launches}"
             self._idle(serving)
             self._rig.cool_down()
             with self._rig.applied(device_settings):
-                window, records = self._run_window(serving, point, settings, device_settings)
+                window, records = self._run_window(serving, f"{point.key}/{repeat}", settings, device_settings, rivals)
         except (CheckpointError, UnknownModel, InvalidSettings) as error:
             self.close()
             if not (self._is_simulated and isinstance(error, InvalidSettings)):
@@ -134,19 +190,15 @@ class Bench:
             window.measurement, quality=cost, idle_power_w=self._idle_power_w, driver=self._device.info.driver
         )
         outcome = self._judge(measurement, records)
-        return _overloaded(outcome, window.overload) if window.overload else outcome
-
-    def close(self) -> None:
-        """End the engine, if one is open."""
-        if self._opened is not None:
-            self._opened.close()
-        self._opened, self._settings = None, None
+        outcome = _overloaded(outcome, window.overload) if window.overload else outcome
+        return _cut(outcome, window.cut) if window.cut else outcome
 
     def _engine_for(self, settings: EngineSettings) -> ServingEngine:
         """Return an engine with these settings: the open one where that will do."""
         if self._opened is None or self._settings is None or self._settings.needs_relaunch(settings):
             self.close()
             self._opened = self._open_engine(settings)
+            self._num_launches += 1
             log.info("engine_opened", precision=settings.precision, max_batch=settings.max_batch)
         elif self._settings.prefill_chunk != settings.prefill_chunk:
             self._opened.set_prefill_chunk(settings.prefill_chunk)
@@ -162,16 +214,27 @@ class Bench:
             self._idle_power_w = self._rig.idle_power_w(self._request.window.idle_s, serving.info.pids)
 
     def _run_window(
-        self, serving: ServingEngine, point: OperatingPoint, settings: EngineSettings, device_settings: DeviceSettings
+        self,
+        serving: ServingEngine,
+        stream: str,
+        settings: EngineSettings,
+        device_settings: DeviceSettings,
+        rivals: Sequence[ObjectivePair] | None,
     ) -> tuple[_Window, list[RequestRecord]]:
         capacity = capacity_of(settings)
         offered = num_offered(self._request.workload, capacity)
-        stream = f"{point.key}/"
         load = self._load(stream, offered, capacity)
         watch = self._rig.watch(device_settings, f"{self._request.seed}/{stream}")
         meter = self._rig.meter(serving.info.pids, device_settings)
         try:
-            window = SteadyWindow(self._request.window, meter, offered=offered, max_batch=capacity, watch=watch)
+            window = SteadyWindow(
+                self._request.window,
+                meter,
+                offered=offered,
+                max_batch=capacity,
+                watch=watch,
+                early_stop=self._early_stop(offered, rivals),
+            )
             records = serving.run(load, window.observe)
             # Asked once more: the window's last second may have lost what was set.
             problems = window.problems or self._rig.problems(device_settings)
@@ -189,13 +252,32 @@ class Bench:
             mean_running=window.mean_running,
             prompt_tokens=window.prompt_tokens,
         )
-        measurement = dataclasses.replace(measurement, host=meter.host_reading)
+        cut_by = None if window.cut is None else window.cut.by
+        measurement = dataclasses.replace(
+            measurement, host=meter.host_reading, cut_by=cut_by, peak_running=window.peak_running
+        )
         if window.is_unsteady:
             measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
         reasons = tuple(dict.fromkeys((*measurement.reasons, *problems)))
         measurement = dataclasses.replace(measurement, reasons=reasons)
         overload = window.backlog_growth if window.is_overloaded else 0
-        return _Window(measurement=measurement, problems=problems, overload=overload), records
+        return _Window(measurement=measurement, problems=problems, overload=overload, cut=window.cut), records
+
+    def _early_stop(self, offered: int | None, rivals: Sequence[ObjectivePair] | None) -> EarlyStop | None:
+        """Return what may end the window early, if job and point let it.
+
+        Rivals count where requests are kept in flight: an engine that waits for arrivals draws little in between, and
+        looks at power, which come with its steps, never see that.
+        """
+        rule = self._request.window
+        if rivals is None or not rule.stops_early:
+            return None
+        return EarlyStop(
+            self._request.sla,
+            window_s=rule.window_s,
+            latency_metric=self._request.latency_metric,
+            rivals=rivals if offered is not None else (),
+        )
 
     def _load(self, stream: str, offered: int | None, capacity: int) -> Load:
         workload = self._request.workload
@@ -213,15 +295,5 @@ class Bench:
         return Outcome(state=judged.state, reason=judged.reason, detail=judged.detail, measurement=measurement)
 
     def _quality(self, settings: EngineSettings) -> Quality | None:
-        """Return what the settings' precision costs; scored once per job and precision. None where nothing is computed.
-
-        The reference launch comes first where it is still missing, so that no point is ever judged without it.
-        """
-        if self._is_simulated:
-            return None
-        for precision in (quality.REFERENCE_PRECISION, settings.precision):
-            if precision not in self._scores:
-                serving = self._engine_for(dataclasses.replace(settings, precision=precision))
-                longest = serving.info.max_context
-                self._scores[precision] = quality.score_text(serving.score, self._corpus_ids, max_context=longest)
-        return quality.compare(self._scores[settings.precision], self._scores[quality.REFERENCE_PRECISION])
+        """Return what the settings' precision costs; None where nothing is computed."""
+        return None if self._gauge is None else self._gauge.quality(settings, self._engine_for)

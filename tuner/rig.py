@@ -48,6 +48,10 @@ class DeviceRig:
         #: Why what was found could not be put back; nothing may be measured after that.
         self.restore_error: RestoreFailed | None = None
 
+    def now_s(self) -> float:
+        """Return the instant on the clock that the device's time is counted by: virtual where the device is."""
+        return self._clock.monotonic_s()
+
     def cool_down(self) -> None:
         """Wait until the device is about as warm as before the job's first window; a device without one is let be."""
         temperature_c = self._temperature_c()
@@ -98,6 +102,7 @@ class DeviceRig:
             is_settled=Settling(self._device.status, self._clock).is_settled if is_gpu else lambda: True,
             unattained=lambda: self._unattained(settings),
             problems=lambda: self.problems(settings),
+            power_w=self._power_w if is_gpu else lambda: None,  # a CPU's is of everybody's work, its meter's is not
             delay_s=random.Random(seed).uniform(0, LONGEST_DELAY_S) if is_gpu else 0.0,
         )
 
@@ -155,6 +160,12 @@ class DeviceRig:
     def _clock_mhz(self) -> float | None:
         try:
             return self._device.status().clock_mhz
+        except ProbeError:
+            return None
+
+    def _power_w(self) -> float | None:
+        try:
+            return self._device.status().power_w
         except ProbeError:
             return None
 

@@ -23,6 +23,7 @@ from probes.simulated.names import open_simulated, parse_name
 from probes.validity import Reason
 from tuner.aic import PACKAGE, choose_step_times, load_library
 from tuner.errors import InvalidRequest
+from tuner.knobs import SIMULATED, launch_s
 from tuner.request import TuneRequest
 from tuner.rig import DeviceRig
 from tuner.window import Watch
@@ -39,8 +40,10 @@ class Simulation:
     choose_times: ChooseTimes | None = None
 
     def open_engine(self, settings: EngineSettings) -> ServingEngine:
-        """Lay the model out on the device; see `SimulatedEngine`."""
-        return SimulatedEngine(settings, self.shape, self.device, choose_times=self.choose_times)
+        """Lay the model out on the device; see `SimulatedEngine`. A launch takes the time that one usually takes."""
+        engine = SimulatedEngine(settings, self.shape, self.device, choose_times=self.choose_times)
+        self.device.clock.advance_to(self.device.clock.now_s + launch_s(SIMULATED))
+        return engine
 
     def open_rig(self) -> DeviceRig:
         """Return the rig of the device, on the device's own clock."""
@@ -86,6 +89,7 @@ class SimulatedRig(DeviceRig):
         return Watch(
             unattained=lambda: self._above_cap(settings.sm_clock_cap_mhz),
             problems=lambda: self.problems(settings),
+            power_w=self._power_w,
         )
 
     def idle_power_w(self, seconds: float, pids: Sequence[int]) -> float | None:

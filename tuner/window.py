@@ -5,7 +5,9 @@ is steady when as many as run at once have had a first token and the number of r
 be below the batch size: a small prefill chunk can keep a batch from filling). Requests that come at their own times
 never settle: there, as many must have ended as are running, so that the load has turned over once. The window then
 opens unless what was set on the device is not in force; it stays open for `window_s`, and longer until `min_requests`
-ended in it, but never beyond `max_window_s`. Knows nothing of watts: it calls the meter's start and stop.
+ended in it, but never beyond `max_window_s`. It ends before its time when an `EarlyStop` has seen enough, which only
+speaks against the point: that limits are met ends no window, since the energy figure needs all of it. Knows nothing of
+watts but to hand them on: it calls the meter's start and stop.
 
 A simulated minute has some 50,000 steps, so that sums are kept instead of being made anew at each.
 """
@@ -21,6 +23,7 @@ from enum import StrEnum
 from engine.load import Progress
 from probes.device import Meter, Reading
 from tuner.request import WindowRule
+from tuner.sequential import Cut, EarlyStop
 
 #: The means of two neighbouring stretches of this length are compared ...
 _STEADY_S = 2.0
@@ -46,6 +49,9 @@ class Watch:
     unattained: Callable[[], tuple[str, ...]] = field(default=lambda: ())
     #: Why what was set is no longer in force; asked once a second while the window is open.
     problems: Callable[[], tuple[str, ...]] = field(default=lambda: ())
+    #: What the device draws now; asked once a second where a window may end for the energy it needs. None where it
+    #: does not say, or says something else than its meter.
+    power_w: Callable[[], float | None] = field(default=lambda: None)
     #: Added to the warm-up, at random from point to point, so that no load falls into step with a power sensor.
     delay_s: float = 0.0
 
@@ -61,12 +67,21 @@ class SteadyWindow:
     """
 
     def __init__(
-        self, rule: WindowRule, meter: Meter, *, offered: int | None, max_batch: int, watch: Watch | None = None
+        self,
+        rule: WindowRule,
+        meter: Meter,
+        *,
+        offered: int | None,
+        max_batch: int,
+        watch: Watch | None = None,
+        early_stop: EarlyStop | None = None,
     ) -> None:
         self._rule = rule
         self._meter = meter
         self._watch = watch or Watch()
+        self._early_stop = early_stop
         self._asked_s = 0.0
+        self._num_tokens = 0
         self._target = None if offered is None else min(offered, max_batch)
         self._begun_s: float | None = None
         self._neighbours = _Neighbours()
@@ -79,12 +94,16 @@ class SteadyWindow:
         self.start_s = 0.0
         self.reading: Reading | None = None
         self.prompt_tokens = 0
+        #: The most sequences that ran at once while the window was open.
+        self.peak_running = 0
         #: True when the warm-up's limit came before the steady state did.
         self.is_unsteady = False
         #: By how many requests the queue grew while the window was open.
         self.backlog_growth = 0
         #: Why what was set on the device was not in force: without a reading, no window was opened.
         self.problems: tuple[str, ...] = ()
+        #: Why the window ended before its time; None where it did not.
+        self.cut: Cut | None = None
 
     @property
     def warmup_s(self) -> float:
@@ -150,17 +169,31 @@ class SteadyWindow:
             return
         self._num_ended += len(progress.finished)
         self._running_sum += progress.num_running * progress.num_steps
+        self.peak_running = max(self.peak_running, progress.num_running)
         self._num_steps += progress.num_steps
         self.prompt_tokens += progress.num_prompt_tokens
+        self._num_tokens += progress.num_tokens
         if time_s >= self._asked_s + _ASK_INTERVAL_S:
-            self._asked_s = time_s
-            self.problems = self._watch.problems()
+            self._ask(time_s)
         elapsed_s = time_s - self.start_s
         is_long_enough = elapsed_s >= self._rule.window_s and self._num_ended >= self._rule.min_requests
-        if self.problems or is_long_enough or elapsed_s >= self._rule.max_window_s:
+        is_over = bool(self.problems) or is_long_enough or elapsed_s >= self._rule.max_window_s
+        if not is_over and self._early_stop is not None:
+            self.cut = self._early_stop.observe(self.start_s, time_s, progress.finished)
+        if is_over or self.cut is not None:
             self.backlog_growth = progress.num_waiting - self._num_waiting
             self.reading = self._meter.stop()
             self.phase = Phase.DONE
+
+    def _ask(self, time_s: float) -> None:
+        """Ask the device whether all is as it was set, and what it draws where that is of use."""
+        self.problems = self._watch.problems()
+        if self._early_stop is not None and self._early_stop.wants_power:
+            power_w = self._watch.power_w()
+            if power_w is not None:
+                self._early_stop.add_power(self._num_tokens / (time_s - self._asked_s), power_w)
+        self._num_tokens = 0
+        self._asked_s = time_s
 
 
 class _Neighbours:

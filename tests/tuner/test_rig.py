@@ -128,6 +128,13 @@ class TestWatch:
         rig = DeviceRig(gpu(clock, clock_mhz=1980.0), clock=clock)
         assert rig.watch(DeviceSettings(power_cap_w=400), "seed").unattained() == ()
 
+    def test_a_gpu_says_what_it_draws(self, clock: FakeClock) -> None:
+        """A GPU's power can end a window early; a CPU's is of everybody's work, and says nothing of the engine's."""
+        device = gpu(clock, power_w=300.0)
+        assert DeviceRig(device, clock=clock).watch(CAPPED, "seed").power_w() == 300.0
+        device.kind = DeviceKind.CPU
+        assert DeviceRig(device, clock=clock).watch(CAPPED, "seed").power_w() is None
+
     def test_starts_are_spread_and_repeatable(self, clock: FakeClock) -> None:
         """The delay of a GPU's window is within a second, differs between points and is the same for the same seed."""
         rig = DeviceRig(gpu(clock), clock=clock)

@@ -11,48 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.load import Progress
-from tests.tuner.factories import make_progress, make_record
-from tests.tuner.scripted import ScriptedMeter, StepClock
+from tests.tuner.factories import make_progress
+from tests.tuner.window_run import FIRST, RULE, Run, ended
 from tuner.request import WindowRule
-from tuner.window import Phase, SteadyWindow, Watch
-
-RULE = WindowRule(warmup_s=10.0, max_warmup_s=60.0, window_s=30.0, min_requests=5, max_window_s=90.0)
-#: So many requests get their first token in the first step.
-FIRST = tuple("abcd")
-
-
-class Run:
-    """A window with its clock, fed a step at a time."""
-
-    def __init__(
-        self,
-        rule: WindowRule = RULE,
-        *,
-        offered: int | None = 4,
-        max_batch: int = 4,
-        start_delay_s: float = 0.0,
-        watch: Watch | None = None,
-    ) -> None:
-        self.clock = StepClock(now_s=0.0)
-        self.meter = ScriptedMeter(self.clock, start_delay_s=start_delay_s)
-        self.window = SteadyWindow(rule, self.meter, offered=offered, max_batch=max_batch, watch=watch)
-
-    def step(self, time_s: float, **changes: Any) -> bool:
-        self.clock.now_s = time_s
-        return self.window.observe(make_progress(time_s, **changes))
-
-    def steps(self, until_s: float, *, every_s: float = 0.5, **changes: Any) -> None:
-        """Step on from now, up to and including `until_s`, or to the end of the window."""
-        while self.clock.now_s + every_s <= until_s and self.step(self.clock.now_s + every_s, **changes):
-            pass
-
-    def start(self, **changes: Any) -> None:
-        """Take the first step, in which every request gets its first token."""
-        self.step(0.0, **({"first_tokens": FIRST} | changes))
-
-
-def ended(count: int) -> dict[str, Any]:
-    return {"finished": tuple(make_record(1.0) for _ in range(count))}
+from tuner.window import Phase
 
 
 class TestWarmUp:
@@ -313,67 +275,3 @@ def test_every_run_keeps_the_rule(steps: list[Progress]) -> None:
             assert previous_s - run.window.start_s < RULE.max_window_s
             break
         previous_s = progress.time_s
-
-
-class TestWatch:
-    """What the device has to say about a window."""
-
-    def test_it_opens_when_the_device_has_settled(self) -> None:
-        """A load that is steady waits for power and temperature, and the window then opens as a steady one."""
-        settled: list[bool] = []
-        run = Run(watch=Watch(is_settled=lambda: bool(settled)))
-        run.start()
-        run.steps(20.0)
-        assert Phase.WARM_UP is run.window.phase
-        settled.append(True)
-        run.steps(20.5)
-        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, False)
-
-    def test_a_device_that_never_settles_is_unsteady(self) -> None:
-        """At the warm-up's limit the window opens all the same, and says that it is not steady."""
-        run = Run(watch=Watch(is_settled=lambda: False))
-        run.start()
-        run.steps(60.0)
-        assert (run.window.phase, run.window.is_unsteady) == (Phase.WINDOW, True)
-
-    def test_the_delay_is_added_to_the_warm_up(self) -> None:
-        """The random start comes on top of the rule's warm-up."""
-        run = Run(watch=Watch(delay_s=0.75))
-        run.start()
-        run.steps(10.5)
-        assert run.meter.calls == []
-        run.steps(11.0)
-        assert run.meter.calls == ["start"]
-
-    def test_a_setting_that_is_not_attained_opens_no_window(self) -> None:
-        """POWER-26: where the cap is not in force under load nothing is metered, and the run ends with the reason."""
-        run = Run(watch=Watch(unattained=lambda: ("clock_not_attained",)))
-        run.start()
-        run.steps(60.0)
-        assert (run.window.phase, run.window.problems) == (Phase.DONE, ("clock_not_attained",))
-        assert (run.meter.calls, run.window.reading) == ([], None)
-
-    def test_a_setting_that_is_lost_ends_the_window(self) -> None:
-        """POWER-41: a lease that is lost in the window ends it within a second, with the reason and the reading."""
-        lost: list[str] = []
-        run = Run(watch=Watch(problems=lambda: tuple(lost)))
-        run.start()
-        run.steps(20.0)
-        lost.append("control_lease_lost")
-        run.steps(40.0)
-        assert (run.window.phase, run.window.problems) == (Phase.DONE, ("control_lease_lost",))
-        assert run.window.reading is not None
-        assert run.window.reading.end_s <= 21.0
-
-    def test_the_device_is_asked_once_a_second(self) -> None:
-        """Steps come by the hundred a second; the device is not asked at each of them."""
-        asked: list[float] = []
-
-        def problems() -> tuple[str, ...]:
-            asked.append(run.clock.now_s)
-            return ()
-
-        run = Run(watch=Watch(problems=problems))
-        run.start()
-        run.steps(20.0, every_s=0.125)
-        assert asked == [11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0]
