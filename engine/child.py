@@ -60,7 +60,7 @@ def _obey(opened: EmbeddedEngine, message: Message, channel: _Channel) -> None:
         case "encode":
             channel.send({"reply": opened.encode(message["text"])})
         case "score":
-            channel.send({"reply": opened.score(tuple(message["token_ids"]))})
+            channel.send({"reply": opened.score(tuple(message["token_ids"]), **message["how"])})
         case "set_prefill_chunk":
             opened.set_prefill_chunk(message["prefill_chunk"])
             channel.send({"reply": None})

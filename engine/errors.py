@@ -7,6 +7,7 @@ EngineError
  |- RequestRefused      a request that can never be served
  |   '- RequestTooLong
  |- NumericsError       logits that are not finite
+ |- ReferenceUnreadable what one pass keeps for another to be compared with
  |- NotEnoughMemory     the settings do not fit this machine
  |- OutOfBlocks         more KV-cache blocks asked for than are free
  |- NotSimulated        something that only an engine with weights can do
@@ -56,6 +57,12 @@ class NumericsError(EngineError):
     """The precision overflows with this model; choose a wider one."""
 
     kind = "numerics"
+
+
+class ReferenceUnreadable(EngineError):
+    """Free space in the folder for temporary files, or let TMPDIR name another one."""
+
+    kind = "reference_unreadable"
 
 
 class NotEnoughMemory(EngineError):

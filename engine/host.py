@@ -77,9 +77,17 @@ class EngineHost:
         self._send({"op": "encode", "text": text})
         return tuple(self._reply())
 
-    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
-        """Run the tokens through the model once; raise NumericsError when a logit is not finite."""
-        self._send({"op": "score", "token_ids": token_ids})
+    def score(
+        self,
+        token_ids: tuple[int, ...],
+        *,
+        num_last: int | None = None,
+        keep: str | None = None,
+        against: str | None = None,
+    ) -> TokenScores:
+        """Run the tokens through the model once; see `ServingEngine.score`. Files are the child's to write and read."""
+        how = {"num_last": num_last, "keep": keep, "against": against}
+        self._send({"op": "score", "token_ids": token_ids, "how": how})
         return wire.scores_from(self._reply())
 
     def set_prefill_chunk(self, prefill_chunk: int) -> None:

@@ -56,7 +56,12 @@ def progress_from(fields: Message) -> Progress:
 
 def scores_from(fields: Message) -> TokenScores:
     """Rebuild TokenScores."""
-    return TokenScores(top_token_ids=tuple(fields["top_token_ids"]), logprobs=tuple(fields["logprobs"]))
+    divergences = fields["divergences"]
+    return TokenScores(
+        top_token_ids=tuple(fields["top_token_ids"]),
+        logprobs=tuple(fields["logprobs"]),
+        divergences=None if divergences is None else tuple(divergences),
+    )
 
 
 def settings_from(fields: Message) -> EngineSettings:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.measurement import Measurement
-from tuner.request import TuneRequest
+from tuner.measurement import Measurement, Quality
+from tuner.request import QualityGate, TuneRequest
 from tuner.trial import TrialState
 
 
@@ -28,9 +28,38 @@ def violations(request: TuneRequest, measurement: Measurement) -> dict[str, floa
         figure = measurement.latency(limit.metric)
         missed[f"sla:{limit.metric}"] = 1.0 if figure is None else figure.value / limit.bound_ms - 1.0
     if measurement.quality is not None:
-        ratio = measurement.quality.perplexity_ratio
-        missed["quality:perplexity_ratio"] = ratio / request.quality.max_perplexity_ratio - 1.0
+        missed |= quality_violations(request.quality, measurement.quality)
     return missed
+
+
+def quality_violations(gate: QualityGate, quality: Quality) -> dict[str, float]:
+    """Return, per limit of the gate, by which share of the bound it is missed; 0 or less is inside.
+
+    A figure that the engine does not give counts as missed by the whole bound, as a latency without samples does.
+    """
+    missed = {"quality:perplexity_ratio": quality.perplexity_ratio / gate.max_perplexity_ratio - 1.0}
+    for name, figure, bound in (
+        ("quality:kl", quality.kl, gate.max_kl),
+        ("quality:perplexity", quality.text_perplexity, gate.max_perplexity),
+    ):
+        if bound is not None:
+            missed[name] = 1.0 if figure is None else figure / bound - 1.0
+    if gate.min_top1_agreement is not None:
+        agreement = quality.top1_agreement
+        missed["quality:top1_agreement"] = 1.0 if agreement is None else 1.0 - agreement / gate.min_top1_agreement
+    return missed
+
+
+def quality_verdict(gate: QualityGate, quality: Quality) -> Verdict | None:
+    """Return why a precision fails the gate, whatever a window would show; None when it passes."""
+    missed = {name: share for name, share in quality_violations(gate, quality).items() if share > 0}
+    if not missed:
+        return None
+    worst = max(missed, key=lambda name: missed[name])
+    told = "; ".join(_explain_quality(gate, quality, name) for name in missed)
+    when = "" if quality.measured_at is None else f" on {quality.measured_at:%Y-%m-%d}"
+    known = f"known from a job{when}" if quality.is_reused else "measured in this job"
+    return Verdict(TrialState.INFEASIBLE, worst, f"{told} ({known}; no window was run)")
 
 
 def verdict(request: TuneRequest, measurement: Measurement) -> Verdict:
@@ -57,8 +86,21 @@ def verdict(request: TuneRequest, measurement: Measurement) -> Verdict:
 def _explain(request: TuneRequest, measurement: Measurement, name: str) -> str:
     kind, metric = name.split(":")
     if kind == "quality" and measurement.quality is not None:
-        bound = request.quality.max_perplexity_ratio
-        return f"perplexity is {measurement.quality.perplexity_ratio:.3f} of fp32's, the gate is {bound:g}"
+        return _explain_quality(request.quality, measurement.quality, name)
     bound = next(limit.bound_ms for limit in request.sla if limit.metric == metric)
     figure = measurement.latency(metric)
     return f"{metric} is {'unknown' if figure is None else f'{figure.value:.4g}'}, the limit is {bound:g}"
+
+
+def _explain_quality(gate: QualityGate, quality: Quality, name: str) -> str:
+    if name == "quality:perplexity_ratio":
+        figure = f"{quality.perplexity_ratio:.3f} of {quality.reference}'s"
+        return f"perplexity is {figure}, the gate is {gate.max_perplexity_ratio:g}"
+    words, value, bound = {
+        "quality:kl": (f"KL divergence from {quality.reference}", quality.kl, gate.max_kl),
+        "quality:top1_agreement": (
+            f"top-1 agreement with {quality.reference}", quality.top1_agreement, gate.min_top1_agreement
+        ),
+        "quality:perplexity": ("perplexity on the text file", quality.text_perplexity, gate.max_perplexity),
+    }[name]  # fmt: skip
+    return f"{words} is {'unknown' if value is None else f'{value:.4g}'}, the gate is {bound:g}"

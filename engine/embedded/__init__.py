@@ -14,5 +14,6 @@ Reading order is import order. The first group is free of torch and tested in mi
 - kv_cache, attention: keys and values of running sequences, and reading them
 - sampling: logits to token ids
 - runner: a batch to logits
+- scoring: score a given text, and its divergence from another precision's pass
 - loop: the step: schedule, run, sample, finish
 """

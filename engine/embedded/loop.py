@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from engine.embedded.blocks import BlockPool
 from engine.embedded.runner import ModelRunner
 from engine.embedded.sampling import sample
 from engine.embedded.scheduler import Batch, Scheduler, Slice
+from engine.embedded.scoring import score
 from engine.embedded.sequence import Sequence
 from engine.embedded.stopping import StopMatcher
 from engine.embedded.tokenizer import Detokenizer, Tokenizer
@@ -134,41 +134,27 @@ class EmbeddedEngine:
         """End whatever is in flight."""
         return [self._end(output.sequence, FinishReason.CANCELLED) for output in list(self._outputs.values())]
 
-    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
-        """Run the tokens through the model once, in chunks.
-
-        Raises NumericsError when a logit is not finite, RequestTooLong when the text exceeds the context.
-        """
+    def score(
+        self,
+        token_ids: tuple[int, ...],
+        *,
+        num_last: int | None = None,
+        keep: str | None = None,
+        against: str | None = None,
+    ) -> TokenScores:
+        """Run the tokens through the model once, in chunks; see `ServingEngine.score`."""
         if len(token_ids) > self.runner.max_context:
             raise RequestTooLong(f"{len(token_ids)} tokens to score, but the context is {self.runner.max_context}")
         request = Request(request_id="score", prompt_token_ids=token_ids, max_tokens=1)
         sequence = Sequence.of(request, self._now())
-        top: list[int] = []
-        logprobs: list[float] = []
+        chunk = self.scheduler.prefill_chunk
         try:
-            self.pool.grow(sequence, len(token_ids))
-            for start in range(0, len(token_ids), self.scheduler.prefill_chunk):
-                count = min(self.scheduler.prefill_chunk, len(token_ids) - start)
-                self._score_rows(Batch((), (Slice(sequence, start, count, False),)), top, logprobs)
-        except NumericsError:
-            self.runner.wipe(sequence.block_table)
-            raise
-        finally:
-            self.pool.release(sequence)
-        return TokenScores(top_token_ids=tuple(top), logprobs=tuple(logprobs))
+            return score(self.runner, self.pool, sequence, chunk=chunk, num_last=num_last, keep=keep, against=against)
+        except NumericsError as error:
+            raise NumericsError(f"{self._settings.model} in {self._settings.precision}: {error}") from error
 
     def close(self) -> None:
         """Nothing to do: the memory goes with the object."""
-
-    def _score_rows(self, batch: Batch[Sequence], top: list[int], logprobs: list[float]) -> None:
-        logits = self.runner.run(batch, all_rows=True)
-        if not math.isfinite(float(logits.sum())):
-            raise NumericsError(f"{self._settings.model} in {self._settings.precision}: logits are not finite")
-        piece = batch.prefills[0]
-        following = piece.sequence.token_ids[piece.start + 1 : piece.start + piece.count + 1]
-        rows = torch.log_softmax(logits[: len(following)], dim=-1)
-        top.extend(rows.argmax(dim=-1).tolist())
-        logprobs.extend(rows.gather(1, torch.tensor(following, device=rows.device)[:, None])[:, 0].tolist())
 
     def _finish(
         self, batch: Batch[Sequence], sampled: list[Slice[Sequence]], token_ids: list[int | None]

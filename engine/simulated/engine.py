@@ -82,7 +82,14 @@ class SimulatedEngine:
         """Return as many tokens as the text has about; all are alike."""
         return (0,) * -(-len(text) // LETTERS_PER_TOKEN)
 
-    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
+    def score(
+        self,
+        token_ids: tuple[int, ...],
+        *,
+        num_last: int | None = None,
+        keep: str | None = None,
+        against: str | None = None,
+    ) -> TokenScores:
         """Raise NotSimulated: there are no weights."""
         raise NotSimulated("a simulated engine has no weights, so it has no opinion of a text")
 

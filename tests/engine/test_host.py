@@ -60,6 +60,19 @@ def test_a_host_answers_like_the_engine_itself(lasting: EngineHost, open_tiny: O
     assert (lasting.info.model_hash, lasting.info.pids) == ("abc", (lasting.pid,))
 
 
+def test_passes_are_compared_inside_the_child(lasting: EngineHost, open_tiny: OpenTiny, tmp_path: Path) -> None:
+    """A host's child reads what an engine in this process kept, and only divergences come back over the pipe."""
+    text, kept = tuple(b"kept by one, read by the other"), str(tmp_path / "kept.npy")
+    open_tiny(precision="bf16").score(text, num_last=8, keep=kept)
+
+    found = lasting.score(text, num_last=8, against=kept).divergences
+
+    assert found == pytest.approx(open_tiny().score(text, num_last=8, against=kept).divergences, abs=1e-6)
+    assert found is not None
+    assert len(found) == 8
+    assert max(found) > 0.0
+
+
 def test_an_observer_ends_an_endless_load(lasting: EngineHost) -> None:
     """A load without end stops when the observer says so; the next load finds an empty engine."""
     seen: list[Progress] = []

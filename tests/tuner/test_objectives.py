@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.db.factories import make_measurement
 from tests.tuner.factories import make_request, measured
 from tuner.measurement import Distribution, Estimate, Quality
-from tuner.objectives import Verdict, verdict, violations
+from tuner.objectives import Verdict, quality_verdict, verdict, violations
 from tuner.request import Limit, QualityGate
 from tuner.trial import TrialState
 
@@ -58,6 +59,25 @@ class TestViolations:
         """BUG-09: where no request has a TPOT nothing shows that its limit holds, so all of its bound is missed."""
         assert violations(make_request(sla=(TPOT,)), latencies(10.0, None))["sla:tpot_p50_ms"] == 1.0
 
+    def test_every_limit_of_the_gate_counts(self) -> None:
+        """Divergence, agreement and the text's perplexity are missed by shares of their bounds, where there are any."""
+        gate = QualityGate(max_kl=0.01, min_top1_agreement=0.8, text_file="t", max_perplexity=20.0)
+        shown = replace(quality(1.05), kl=0.02, top1_agreement=0.6, text_perplexity=10.0)
+        assert {
+            "quality:perplexity_ratio": pytest.approx(0.0),
+            "quality:kl": pytest.approx(1.0),
+            "quality:top1_agreement": pytest.approx(0.25),
+            "quality:perplexity": pytest.approx(-0.5),
+        } == violations(make_request(quality=gate), latencies(10.0, quality=shown))
+
+    def test_an_unknown_figure_misses_its_limit(self) -> None:
+        """A server that shows no distributions cannot meet a limit on divergence: nothing shows that it holds."""
+        gate = QualityGate(max_kl=0.01, min_top1_agreement=0.8, text_file="t", max_perplexity=20.0)
+        shares = violations(
+            make_request(quality=gate), latencies(10.0, quality=replace(quality(1.0), top1_agreement=None))
+        )
+        assert {1.0} == {shares[f"quality:{name}"] for name in ("kl", "top1_agreement", "perplexity")}
+
     def test_the_quality_gate_is_a_limit(self) -> None:
         """A perplexity ratio of 1.1 misses a gate of 1.0 by a tenth."""
         request = make_request(quality=QualityGate(max_perplexity_ratio=1.0))
@@ -67,6 +87,26 @@ class TestViolations:
     def test_what_was_not_checked_is_not_missed(self) -> None:
         """Without a quality figure and without limits there is nothing to miss."""
         assert violations(make_request(), latencies(10.0, quality=None)) == {}
+
+
+def test_a_gate_that_holds_says_nothing() -> None:
+    """A precision inside every limit has no verdict of its own: its window decides."""
+    assert quality_verdict(QualityGate(min_top1_agreement=0.9), quality(1.05)) is None
+
+
+def test_a_gate_that_fails_names_every_miss() -> None:
+    """The reason is the worst miss, the detail has each figure with its bound and where it is known from."""
+    gate = QualityGate(max_kl=0.01, min_top1_agreement=0.99, text_file="t", max_perplexity=20.0)
+    when = datetime(2026, 11, 30, tzinfo=UTC)
+    shown = replace(quality(1.2), kl=0.03, text_perplexity=21.0, reference="bf16", is_reused=True, measured_at=when)
+    judged = quality_verdict(gate, shown)
+    assert judged is not None
+    assert (judged.state, judged.reason) == (TrialState.INFEASIBLE, "quality:kl")
+    assert judged.detail == (
+        "perplexity is 1.200 of bf16's, the gate is 1.05; KL divergence from bf16 is 0.03, the gate is 0.01; "
+        "perplexity on the text file is 21, the gate is 20; top-1 agreement with bf16 is 0.9, the gate is 0.99 "
+        "(known from a job on 2026-11-30; no window was run)"
+    )
 
 
 class TestVerdict:
