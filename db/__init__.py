@@ -10,6 +10,8 @@
 - jobs: create, claim, heartbeat, finish, release, cancel
 - trials: start and finish, each exactly once; history and retries
 - fronts: save, latest, history
+- qualities: what precisions cost in quality, measured once
+- reuse: what earlier jobs measured, by what it was measured under
 - device: the record of a device that was seen, and whether it is set
 - devices: which devices were seen, what they can do, and whether they are set
 - migrate, migrations: bring the tables to this version and back

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from tuner.request import TuneRequest
+from tuner.request import KnobRange, TuneRequest
 from tuner.trial import TrialState
 
 
@@ -40,7 +40,8 @@ class Job:
     #: First claim; None while it has never been claimed.
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    #: trials, minutes, exhausted, no_feasible_point, no_usable_trial, stopped, cancelled, error; None until it ended.
+    #: trials, minutes, device_hours, joules, plateau, exhausted, no_feasible_point, no_usable_trial, stopped,
+    #: cancelled, error; None until it ended.
     ended_because: str | None = None
     #: The same for people.
     message: str | None = None
@@ -58,6 +59,10 @@ class Job:
     front_size: int = 0
     #: Claims after the first.
     resume_count: int = 0
+    #: The job whose results this one begins with, as far as they hold under its own lists of values.
+    previous_job_id: str | None = None
+    #: The knobs as they are searched on the device; None until a worker found out.
+    space: tuple[KnobRange, ...] | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -19,9 +19,9 @@ from db.database import Database
 from db.errors import AmbiguousJob, DeviceNotStored, JobClaimed, JobEnded, JobNotFound
 from db.job import ENDED, Claim, Job, JobState
 from db.leases import held_job, interrupt_running
-from db.records import claim_of, job_of, request_to_json
+from db.records import claim_of, job_of, request_to_json, space_to_json
 from db.tables import DeviceRow, FrontRow, JobRow, TrialRow
-from tuner.request import TuneRequest
+from tuner.request import KnobRange, TuneRequest
 from tuner.trial import TrialState
 
 __all__ = ["Claim", "Job", "JobState", "JobStore"]
@@ -82,11 +82,17 @@ class JobStore:
                 query = query.where(JobRow.seq < _find(session, before).seq)
             return _jobs_of(session, session.scalars(query).all())
 
-    def create_claimed(self, request: TuneRequest, owner: str, lease_s: float) -> Claim:
-        """Store a request as a job that is this owner's from the start: no worker can take it in between."""
+    def create_claimed(
+        self, request: TuneRequest, owner: str, lease_s: float, *, previous_job_id: str | None = None
+    ) -> Claim:
+        """Store a request as a job that is this owner's from the start: no worker can take it in between.
+
+        It begins with the results of the previous job, where one is given. Raises JobNotFound.
+        """
         with self._database.transaction() as session:
             now = self._now()
             row = _new_row(request, None, now)
+            row.previous_job_id = None if previous_job_id is None else _find(session, previous_job_id).id
             session.add(row)
             session.flush()
             return _take(session, row, owner=owner, lease_s=lease_s, now=now)
@@ -139,6 +145,11 @@ class JobStore:
             if session.get(DeviceRow, device_uuid) is None:
                 raise DeviceNotStored(device_uuid)
             row.device_uuid = device_uuid
+
+    def set_space(self, claim: Claim, space: Sequence[KnobRange]) -> None:
+        """Note the knobs that a job searches, as its device takes them. Raises LeaseLost."""
+        with self._database.transaction() as session:
+            held_job(session, claim).space = space_to_json(space)
 
     def finish(self, claim: Claim, state: JobState, ended_because: str, message: str | None = None) -> None:
         """End a job as FINISHED, FAILED or CANCELLED. Raises LeaseLost."""

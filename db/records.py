@@ -16,11 +16,12 @@ from db.job import Claim, Job, JobState
 from db.tables import DeviceRow, FrontRow, JobRow, MeasurementRow, TrialRow
 from probes.device import Capability, DeviceInfo, DeviceKind
 from tuner.errors import InvalidRequest
+from tuner.fingerprint import ReuseKey
 from tuner.measurement import Measurement
 from tuner.pareto import Front
 from tuner.point import OperatingPoint
-from tuner.request import TuneRequest
-from tuner.trial import Trial, TrialState
+from tuner.request import KnobRange, TuneRequest
+from tuner.trial import Trial, TrialRole, TrialState
 
 SCHEMA = 1
 
@@ -81,6 +82,16 @@ def front_from_json(stored: Mapping[str, object]) -> Front:
     return _from_json(Front, stored, "front")
 
 
+def space_to_json(space: Sequence[KnobRange]) -> list[JsonValue]:
+    """Return the knobs that are searched, with their values, as JSON. Raises RecordNotStorable."""
+    return [encode_fields(knob, f"space[{i}]") for i, knob in enumerate(space)]
+
+
+def space_from_json(stored: Sequence[object]) -> tuple[KnobRange, ...]:
+    """Return the knobs that `space_to_json` wrote. Raises RecordUnreadable."""
+    return tuple(decode(KnobRange, knob, f"space[{i}]") for i, knob in enumerate(stored))
+
+
 def trial_of(row: TrialRow) -> Trial:
     """Return a row as a trial; its measurement must have been loaded with it."""
     return Trial(
@@ -93,21 +104,33 @@ def trial_of(row: TrialRow) -> Trial:
         measurement=None if row.measurement is None else measurement_from_json(row.measurement.record),
         started_at=row.started_at,
         finished_at=row.finished_at,
+        role=TrialRole(row.role),
+        session=row.session,
+        device_s=row.device_s,
+        device_j=row.device_j,
+        reused_from=row.reused_from,
     )
 
 
 def trial_columns(trial: Trial) -> dict[str, object]:
-    """Return the columns that a trial's end fills in; its number, attempt and point stay as they were."""
+    """Return the columns that a trial's end fills in; its number, attempt, point and role stay as they were.
+
+    Raises RecordNotStorable.
+    """
     return {
         "state": trial.state.value,
         "reason": trial.reason,
         "detail": trial.detail,
         "started_at": trial.started_at,
         "finished_at": trial.finished_at,
+        "session": trial.session,
+        "device_s": encode(trial.device_s, "trial.device_s"),
+        "device_j": encode(trial.device_j, "trial.device_j"),
+        "reused_from": trial.reused_from,
     }
 
 
-def measurement_row(trial_id: int, measurement: Measurement) -> MeasurementRow:
+def measurement_row(trial_id: int, measurement: Measurement, key: ReuseKey | None = None) -> MeasurementRow:
     """Return a measurement as a row. Energy that must not be used stays out of the columns, not out of the record."""
     reading = measurement.reading
     return MeasurementRow(
@@ -120,6 +143,8 @@ def measurement_row(trial_id: int, measurement: Measurement) -> MeasurementRow:
         scope=reading.scope.value,
         method=reading.method.value,
         record=measurement_to_json(measurement),
+        fingerprint=None if key is None else key.fingerprint,
+        settings=None if key is None else key.settings,
     )
 
 
@@ -167,6 +192,8 @@ def job_of(row: JobRow, *, num_trials: Mapping[TrialState, int], front_size: int
         num_trials=num_trials,
         front_size=front_size,
         resume_count=row.resume_count,
+        previous_job_id=row.previous_job_id,
+        space=None if row.space is None else space_from_json(row.space),
     )
 
 

@@ -28,7 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from db.device import ControlState
 from db.errors import RecordNotStorable
 from db.job import JobState
-from tuner.trial import TrialState
+from tuner.trial import TrialRole, TrialState
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -104,7 +104,7 @@ class Base(DeclarativeBase):
     }
 
 
-def _one_of(column: str, values: type[ControlState | JobState | TrialState]) -> CheckConstraint:
+def _one_of(column: str, values: type[ControlState | JobState | TrialRole | TrialState]) -> CheckConstraint:
     listed = ", ".join(f"'{value.value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
@@ -152,6 +152,10 @@ class JobRow(Base):
     lease_expires_at: Mapped[datetime | None]
     cancel_requested: Mapped[bool]
     resume_count: Mapped[int]
+    #: Names and values of the knobs as they are searched on the device; NULL until a worker found out.
+    space: Mapped[list[Any] | None]
+    #: The job whose results this one begins with.
+    previous_job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
 
 
 class TrialRow(Base):
@@ -161,6 +165,7 @@ class TrialRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "number", "attempt"),
         _one_of("state", TrialState),
+        _one_of("role", TrialRole),
         Index(None, "job_id", "state"),
     )
 
@@ -176,6 +181,12 @@ class TrialRow(Base):
     finished_at: Mapped[datetime | None]
     #: Of the claim that started it: only that claim may finish it.
     token: Mapped[str] = mapped_column(String(32))
+    role: Mapped[str] = mapped_column(String(20), server_default=TrialRole.SCREENING.value)
+    session: Mapped[str | None] = mapped_column(PlainText)
+    device_s: Mapped[float | None]
+    device_j: Mapped[float | None]
+    #: JOB/NUMBER of the trial that was measured in its place.
+    reused_from: Mapped[str | None] = mapped_column(String(60))
 
     measurement: Mapped[MeasurementRow | None] = relationship(lazy="raise")
 
@@ -184,6 +195,7 @@ class MeasurementRow(Base):
     """A trial's measurement: the figures people filter by as columns, the whole record beside them."""
 
     __tablename__ = "measurements"
+    __table_args__ = (Index(None, "fingerprint", "settings"),)
 
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True)
     window_s: Mapped[float]
@@ -194,6 +206,35 @@ class MeasurementRow(Base):
     energy_j: Mapped[float | None]
     scope: Mapped[str] = mapped_column(String(30))
     method: Mapped[str] = mapped_column(String(30))
+    record: Mapped[dict[str, Any]]
+    #: What it was measured under, and at which settings, as hashes: what has the same two need not be measured again.
+    #: NULL when it may not be taken over.
+    fingerprint: Mapped[str | None] = mapped_column(String(64))
+    settings: Mapped[str | None] = mapped_column(String(64))
+
+
+class QualityRow(Base):
+    """What a precision costs in quality, by everything that decides it."""
+
+    __tablename__ = "qualities"
+    #: Named here: PostgreSQL would cut the columns' names short.
+    __table_args__ = (
+        UniqueConstraint(
+            "model_hash", "engine", "version", "isa", "precision", "kv_precision", "reference", "sample_hash",
+            name="uq_qualities_key",
+        ),
+    )  # fmt: skip
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    model_hash: Mapped[str] = mapped_column(String(64))
+    engine: Mapped[str] = mapped_column(String(50))
+    version: Mapped[str] = mapped_column(String(200))
+    isa: Mapped[str] = mapped_column(String(100))
+    precision: Mapped[str] = mapped_column(String(20))
+    kv_precision: Mapped[str] = mapped_column(String(20))
+    reference: Mapped[str] = mapped_column(String(20))
+    sample_hash: Mapped[str] = mapped_column(String(64))
+    measured_at: Mapped[datetime]
     record: Mapped[dict[str, Any]]
 
 

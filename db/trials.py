@@ -19,8 +19,9 @@ from db.job import Claim
 from db.leases import held_job, outcome_of_interruption
 from db.records import measurement_row, point_from_json, point_to_json, trial_columns, trial_of
 from db.tables import TrialRow
+from tuner.fingerprint import ReuseKey
 from tuner.point import OperatingPoint
-from tuner.trial import OUTCOMES, Trial, TrialState
+from tuner.trial import OUTCOMES, Trial, TrialRole, TrialState
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,7 @@ class StartedTrial:
     number: int
     attempt: int
     point: OperatingPoint
+    role: TrialRole
     #: Of the claim that started it.
     token: str
     started_at: datetime
@@ -48,7 +50,9 @@ class TrialStore:
         self._database = database
         self._now = now
 
-    def start(self, claim: Claim, number: int, point: OperatingPoint) -> StartedTrial:
+    def start(
+        self, claim: Claim, number: int, point: OperatingPoint, *, role: TrialRole = TrialRole.SCREENING
+    ) -> StartedTrial:
         """Store that an attempt at a point begins, so that a crash leaves a trace of it. Raises LeaseLost."""
         with self._database.transaction() as session:
             held_job(session, claim)
@@ -60,6 +64,7 @@ class TrialStore:
                 state=TrialState.RUNNING,
                 started_at=self._now(),
                 token=claim.token,
+                role=role,
             )
             session.add(row)
             session.flush()
@@ -69,12 +74,15 @@ class TrialStore:
                 number=number,
                 attempt=row.attempt,
                 point=point,
+                role=role,
                 token=claim.token,
                 started_at=row.started_at,
             )
 
-    def finish(self, started: StartedTrial, trial: Trial) -> bool:
+    def finish(self, started: StartedTrial, trial: Trial, *, key: ReuseKey | None = None) -> bool:
         """Store an outcome and its measurement together, once; the stored attempt is that of `started`.
+
+        Under `key` a later job finds the measurement instead of making it anew.
 
         Returns False, storing nothing, when the trial no longer runs under that claim: another worker took the job
         over, the job ended, or the outcome is already there. Raises RecordNotStorable.
@@ -95,7 +103,7 @@ class TrialStore:
                 .returning(TrialRow.id)
             ).one_or_none()
             if ended is not None:
-                _store_outcome(session, started, trial)
+                _store_outcome(session, started, trial, key)
         if ended is None:
             log.warning("late_result_dropped", job=started.job_id, number=started.number, attempt=started.attempt)
         return ended is not None
@@ -117,14 +125,20 @@ class TrialStore:
         return [last[number] for number in sorted(last)]
 
     def to_retry(self, job_id: str) -> tuple[tuple[int, OperatingPoint], ...]:
-        """Return number and point of the trials whose last attempt was cut short."""
+        """Return number and point of the screened trials whose last attempt was cut short.
+
+        Repeats are not among them: whoever repeats points finds one window missing, and asks for it again.
+        """
         with self._database.read() as session:
             later = aliased(TrialRow)
             is_repeated = exists().where(
                 later.job_id == TrialRow.job_id, later.number == TrialRow.number, later.attempt > TrialRow.attempt
             )
             cut_short = select(TrialRow.number, TrialRow.point).where(
-                TrialRow.job_id == job_id, TrialRow.state == TrialState.INTERRUPTED, ~is_repeated
+                TrialRow.job_id == job_id,
+                TrialRow.state == TrialState.INTERRUPTED,
+                TrialRow.role == TrialRole.SCREENING,
+                ~is_repeated,
             )
             rows = session.execute(cut_short.order_by(TrialRow.number)).all()
         return tuple((row.number, point_from_json(row.point)) for row in rows)
@@ -136,18 +150,19 @@ def _num_attempts(session: Session, job_id: str, number: int) -> int:
 
 
 def _require_same(started: StartedTrial, trial: Trial) -> None:
-    if (trial.number, trial.point) != (started.number, started.point):
+    if (trial.number, trial.point, trial.role) != (started.number, started.point, started.role):
         raise TrialNotStored(
-            f"trial {trial.number} ({trial.point}) is not what was started as {started.number} ({started.point})"
+            f"trial {trial.number} ({trial.point}, {trial.role}) is not what was started as {started.number} "
+            f"({started.point}, {started.role})"
         )
     if trial.state is TrialState.RUNNING:
         raise RecordNotStorable(f"trial {trial.number} is still running; give it an outcome")
 
 
-def _store_outcome(session: Session, started: StartedTrial, trial: Trial) -> None:
+def _store_outcome(session: Session, started: StartedTrial, trial: Trial, key: ReuseKey | None) -> None:
     """Add what belongs to the outcome of a row that has just been ended."""
     if trial.measurement is not None:
-        session.add(measurement_row(started.trial_id, trial.measurement))
+        session.add(measurement_row(started.trial_id, trial.measurement, key))
     if trial.state is TrialState.INTERRUPTED:
         row = session.get_one(TrialRow, started.trial_id)
         row.state, row.reason, row.detail = outcome_of_interruption(session, row, reason=trial.reason or "interrupted")

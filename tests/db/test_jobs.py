@@ -60,6 +60,26 @@ def test_a_repeated_key_keeps_the_first_request(jobs: JobStore) -> None:
     assert changed != job.request
 
 
+def test_a_new_version_knows_the_job_before_it(jobs: JobStore) -> None:
+    """BUG-14: a job that goes on from another one under changed lists is a job of its own, and names the other."""
+    first = jobs.create(make_request())
+    changed = make_request(knobs=(KnobRange(name="max_batch", values=(8, 16, 32, 64)),))
+    claim = jobs.create_claimed(changed, "host:1", 60, previous_job_id=first.id[:8])
+    assert (changed, first.id) == (jobs.get(claim.job_id).request, jobs.get(claim.job_id).previous_job_id)
+    assert (make_request(), None) == (jobs.get(first.id).request, jobs.get(first.id).previous_job_id)
+    with pytest.raises(JobNotFound):
+        jobs.create_claimed(changed, "host:1", 60, previous_job_id="none such")
+
+
+def test_the_values_that_are_searched_are_kept(jobs: JobStore) -> None:
+    """BUG-14: which values a device offered stands with the job, in their order, once a worker found out."""
+    claim = jobs.create_claimed(make_request(), "host:1", 60)
+    assert jobs.get(claim.job_id).space is None
+    space = (KnobRange(name="sm_clock_cap_mhz", values=(1980, 1395)), KnobRange(name="precision", values=("fp8",)))
+    jobs.set_space(claim, space)
+    assert space == jobs.get(claim.job_id).space
+
+
 def test_a_key_used_by_several_at_once_makes_one_job(jobs: JobStore, database_url: str, clock: Clock) -> None:
     """Clients that post the same key at the same time all get the same job."""
     created = at_once(database_url, clock, lambda store: store.create(make_request(), idempotency_key="k").id)

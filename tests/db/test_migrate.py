@@ -35,6 +35,7 @@ from tests.db.factories import (
     make_trial,
 )
 from tuner.pareto import front_of
+from tuner.trial import TrialRole
 
 UPGRADE = "import sys; from db import migrate; from db.database import Database; migrate.upgrade(Database(sys.argv[1]))"
 HEAD = migrate.head()
@@ -81,7 +82,7 @@ def rows(jobs: JobStore, trials: TrialStore, fronts: FrontStore) -> dict[str, in
         )
     front = front_of(trials.history(claim.job_id), "tpot_p99_ms", created_at=START)
     fronts.save(claim.job_id, front)
-    return {"devices": 0, "front_points": 5, "fronts": 1, "jobs": 1, "measurements": 5, "trials": 5}
+    return {"devices": 0, "front_points": 5, "fronts": 1, "jobs": 1, "measurements": 5, "qualities": 0, "trials": 5}
 
 
 def count_rows(database: Database) -> dict[str, int]:
@@ -166,12 +167,39 @@ def test_devices_seen_by_the_first_version_were_observed(
     for _ in range(2):
         devices.set_control("GPU-1", "restore_failed", "the GPU has fallen off the bus")
         before = devices.get("GPU-1")
+        migrate.downgrade(database, "0002")
+        of_second = names_of_constraints(database)
         migrate.downgrade(database, "0001")
-        assert constraints - {"ck_devices_control_state"} == names_of_constraints(database)
+        assert of_second - {"ck_devices_control_state"} == names_of_constraints(database)
         migrate.upgrade(database)
         assert replace(before, control_state=ControlState.OBSERVED, control_detail=None) == devices.get("GPU-1")
         assert constraints == names_of_constraints(database)
         assert jobs.get(claim.job_id).device_uuid == "GPU-1"
+
+
+def test_trials_of_the_second_version_were_screened_and_are_not_taken_over(
+    database: Database, jobs: JobStore, trials: TrialStore, rows: dict[str, int]
+) -> None:
+    """Up from 0002 every trial was screened at unknown cost, and nothing tells under what it was measured."""
+    (job,) = jobs.list(limit=1)
+    before, constraints = trials.list(job.id), names_of_constraints(database)
+    added = {
+        "ck_trials_role",
+        "fk_jobs_previous_job_id_jobs",
+        "ix_jobs_previous_job_id",
+        "ix_measurements_fingerprint_settings",
+    }
+    for _ in range(2):
+        migrate.downgrade(database, "0002")
+        assert constraints - added >= names_of_constraints(database)
+        migrate.upgrade(database)
+        assert constraints == names_of_constraints(database)
+        assert before == trials.list(job.id)
+        assert rows["trials"] == len(before)
+        assert {TrialRole.SCREENING} == {trial.role for trial in before}
+        with database.read() as session:
+            hashes = session.execute(text("SELECT fingerprint, settings FROM measurements")).all()
+        assert {(None, None)} == {tuple(row) for row in hashes}
 
 
 def test_a_failed_upgrade_leaves_the_old_version(

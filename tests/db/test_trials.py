@@ -16,7 +16,7 @@ from db.jobs import Claim, JobState, JobStore
 from db.trials import TrialStore
 from tests.db.factories import REPOSITORY, START, Clock, make_measurement, make_point, make_request, make_trial
 from tuner.measurement import Estimate
-from tuner.trial import OUTCOMES, TrialState
+from tuner.trial import OUTCOMES, TrialRole, TrialState
 
 DIES_IN_ITS_SECOND_TRIAL = """
 import os, signal, sys
@@ -47,6 +47,26 @@ def test_a_trial_is_stored_before_it_is_measured(trials: TrialStore, claim: Clai
     running = make_trial(state=TrialState.RUNNING, measurement=None, started_at=clock.now(), finished_at=None)
     assert [running] == trials.list(claim.job_id)
     assert (0, 1, make_point(), clock.now()) == (started.number, started.attempt, started.point, started.started_at)
+
+
+def test_what_a_trial_was_for_and_what_it_cost_is_kept(trials: TrialStore, claim: Claim) -> None:
+    """Role, launch, device time, device energy and the origin of taken-over figures come back as they were stored."""
+    baseline = make_trial(role=TrialRole.BASELINE, session="3", device_s=62.5, device_j=9_000.0)
+    assert trials.finish(trials.start(claim, 0, make_point(), role=TrialRole.BASELINE), baseline)
+    reused = make_trial(number=1, device_s=0.0, device_j=0.0, reused_from="f" * 32 + "/7")
+    assert trials.finish(trials.start(claim, 1, make_point()), reused)
+    assert [baseline, reused] == trials.list(claim.job_id)
+
+
+def test_the_role_is_kept_while_a_trial_runs_and_when_it_is_cut_short(
+    jobs: JobStore, trials: TrialStore, claim: Claim
+) -> None:
+    """A repeat is known as one while it runs and when it was cut short, and is not tried again as something else."""
+    trials.start(claim, 0, make_point(), role=TrialRole.FINALIST)
+    assert [trial.role for trial in trials.list(claim.job_id)] == [TrialRole.FINALIST]
+    jobs.release(claim)
+    assert trials.to_retry(claim.job_id) == ()
+    assert [trial.role for trial in trials.list(claim.job_id)] == [TrialRole.FINALIST]
 
 
 @pytest.mark.parametrize("state", sorted(OUTCOMES))
@@ -106,7 +126,7 @@ def test_an_outcome_that_cannot_be_stored_leaves_the_trial_running(trials: Trial
 def test_an_outcome_must_be_of_what_was_started(trials: TrialStore, claim: Claim) -> None:
     """An outcome of another point or number, or one that is still running, is refused."""
     started = trials.start(claim, 0, make_point(8))
-    for other in (make_trial(point=make_point(16)), make_trial(number=1)):
+    for other in (make_trial(point=make_point(16)), make_trial(number=1), make_trial(role=TrialRole.FINALIST)):
         with pytest.raises(TrialNotStored, match="is not what was started as 0"):
             trials.finish(started, other)
     with pytest.raises(RecordNotStorable, match="is still running"):
