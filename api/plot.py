@@ -15,16 +15,21 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A trial to draw."""
+    """A point, or a trial that counts for none, to draw."""
 
     latency_ms: float
     tok_per_j: float
+    #: Bounds of tokens per joule.
     low: float | None
     high: float | None
+    latency_low_ms: float | None = None
+    latency_high_ms: float | None = None
     label: str
     #: precision, for the colour class.
     series: str
     is_on_front: bool
+    #: False for a point of the front that is there by a tie: the front's line does not lead over it.
+    is_leading: bool = True
     #: complete, infeasible or invalid.
     state: str
 
@@ -37,6 +42,9 @@ class Mark:
     y: float
     y_low: float | None
     y_high: float | None
+    #: The latency's interval, for points of the front; an unknown bound ends at the dot.
+    x_low: float
+    x_high: float
     dot: Dot
 
 
@@ -69,7 +77,7 @@ class Scatter:
 
 def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
     """Lay out tokens per joule (up) against latency (right)."""
-    x_values = _ticks(max([dot.latency_ms for dot in dots] + ([limit_ms] if limit_ms else []), default=0.0))
+    x_values = _ticks(max([_latencies_ms(dot)[1] for dot in dots] + ([limit_ms] if limit_ms else []), default=0.0))
     y_values = _ticks(max((dot.high or dot.tok_per_j for dot in dots), default=0.0))
     max_x, max_y = x_values[-1], y_values[-1]
 
@@ -85,6 +93,8 @@ def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
             y=place_y(dot.tok_per_j),
             y_low=None if dot.low is None else place_y(max(0.0, dot.low)),  # few samples: an interval may cross 0
             y_high=None if dot.high is None else place_y(dot.high),
+            x_low=place_x(max(0.0, _latencies_ms(dot)[0])),
+            x_high=place_x(_latencies_ms(dot)[1]),
             dot=dot,
         )
         for dot in dots
@@ -99,9 +109,15 @@ def scatter(dots: Sequence[Dot], *, limit_ms: float | None) -> Scatter:
         marks=marks,
         x_ticks=[Tick(place=place_x(value), text=f"{value:g}") for value in x_values],
         y_ticks=[Tick(place=place_y(value), text=f"{value:g}") for value in y_values],
-        front_line=_step_line([mark for mark in marks if mark.dot.is_on_front]),
+        front_line=_step_line([mark for mark in marks if mark.dot.is_on_front and mark.dot.is_leading]),
         limit=None if limit_ms is None else Tick(place=place_x(limit_ms), text=f"limit {limit_ms:g} ms"),
     )
+
+
+def _latencies_ms(dot: Dot) -> tuple[float, float]:
+    """Return the bounds of a latency bar; off the front there is none, or many bars would hide the few that count."""
+    low, high = (dot.latency_low_ms, dot.latency_high_ms) if dot.is_on_front else (None, None)
+    return (dot.latency_ms if low is None else low, dot.latency_ms if high is None else high)
 
 
 def _step_line(front: list[Mark]) -> str:

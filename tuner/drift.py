@@ -1,9 +1,10 @@
 """A baseline measured again and again, and what its drift does to the figures between. Pure.
 
-The drift is a straight line through the logarithms of the baseline's figures: a share per second, the same for every
-point. Interpolating between neighbouring baselines would follow any course, but would hand the noise of two single
-windows on to the points between them and leave no residual to tell how large that noise is. A line uses all baselines,
-and what it does not fit shows as uncertainty. Knows nothing of temperatures, nor of why a baseline drifts.
+The drift is a straight line through the logarithms of the baseline's figures: a share per unit of time, the same for
+every point. The unit is the caller's. Interpolating between neighbouring baselines would follow any course, but
+would hand the noise of two single windows on to the points between them and leave no residual to tell how large that
+noise is. A line uses all baselines, and what it does not fit shows as uncertainty. Knows nothing of temperatures, nor
+of why a baseline drifts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,14 +26,27 @@ LARGEST_CHANGE = 0.05
 T = TypeVar("T")
 
 
-def interleaved(points: Sequence[T], baseline: T, *, every: int = BASELINE_EVERY, rng: random.Random) -> tuple[T, ...]:
+def interleaved(
+    points: Sequence[T],
+    baseline: T,
+    *,
+    every: int = BASELINE_EVERY,
+    rng: random.Random,
+    group_of: Callable[[T], Hashable] | None = None,
+) -> tuple[T, ...]:
     """Return the points in random order, with the baseline first, last and after every `every` of them.
 
-    Raises ValueError unless `every` is at least 1.
+    Points of one group, as those that one launch of a server will do for, stay together. Raises ValueError unless
+    `every` is at least 1.
     """
     if every < 1:
         raise ValueError(f"every is {every}; give 1 or more")
     shuffled = rng.sample(points, len(points))
+    if group_of is not None:
+        places: dict[Hashable, int] = {}
+        for point in shuffled:
+            places.setdefault(group_of(point), len(places))
+        shuffled.sort(key=lambda point: places[group_of(point)])
     order = [baseline]
     for first in range(0, len(shuffled), every):
         order += [*shuffled[first : first + every], baseline]
@@ -59,63 +73,66 @@ class Drift:
 
     #: The instant whose conditions corrected figures belong to: the mean of the baseline's times, where the line is
     #: known best. It scales all points of the block alike.
-    reference_s: float
-    #: Change of the logarithm of a figure per second.
-    log_slope_per_s: float
+    reference: float
+    #: The baseline's figure at the reference: its geometric mean.
+    level: float
+    #: Change of the logarithm of a figure per unit of time.
+    log_slope: float
     #: Half width of the slope's 95 % interval; None with two baselines, which any line fits.
-    half_width_per_s: float | None
+    half_width: float | None
 
     @classmethod
-    def fit(cls, times_s: Sequence[float], values: Sequence[float]) -> Drift | BaselineDrifted:
+    def fit(cls, times: Sequence[float], values: Sequence[float]) -> Drift | BaselineDrifted:
         """Fit the figures of one block's baseline by least squares, or refuse the block.
 
         Any change counts towards LARGEST_CHANGE, also one that comes and goes, which no line would show. Raises
         ValueError unless there are two baselines or more, at different times, with finite figures above 0.
         """
-        if len(times_s) != len(values) or len(set(times_s)) < 2:
-            raise ValueError(f"times are {times_s}; give one for each baseline and at least two different ones")
+        if len(times) != len(values) or len(set(times)) < 2:
+            raise ValueError(f"times are {times}; give one for each baseline and at least two different ones")
         if not all(0 < value < math.inf for value in values):
             raise ValueError(f"baselines are {values}; leave out those without a finite figure above 0")
         change_share = max(values) / min(values) - 1
         if change_share > LARGEST_CHANGE:
             return BaselineDrifted(change_share=change_share)
         logs = [math.log(value) for value in values]
-        slope, intercept = statistics.linear_regression(times_s, logs)
-        residuals = [log - intercept - slope * time_s for time_s, log in zip(times_s, logs, strict=True)]
+        slope, intercept = statistics.linear_regression(times, logs)
+        residuals = [log - intercept - slope * time for time, log in zip(times, logs, strict=True)]
         return cls(
-            reference_s=statistics.fmean(times_s),
-            log_slope_per_s=slope,
-            half_width_per_s=_slope_half_width(times_s, residuals),
+            reference=statistics.fmean(times),
+            level=math.exp(statistics.fmean(logs)),
+            log_slope=slope,
+            half_width=_slope_half_width(times, residuals),
         )
 
-    def factor(self, time_s: float) -> float:
+    def factor(self, time: float) -> float:
         """Return by what a figure at this instant is multiplied through the drift, against the reference."""
-        return math.exp(self.log_slope_per_s * (time_s - self.reference_s))
+        return math.exp(self.log_slope * (time - self.reference))
 
-    def corrected(self, time_s: float, figure: Estimate) -> Estimate:
+    def corrected(self, time: float, figure: Estimate) -> Estimate:
         """Divide the drift out of a figure measured around an instant, and widen its interval by what the fit leaves.
 
         The two errors are independent, so half widths add in quadrature. Without an interval of the figure or of the
         slope the result has none.
         """
-        factor = self.factor(time_s)
+        factor = self.factor(time)
         value = figure.value / factor
-        if self.half_width_per_s is None:
+        if self.half_width is None:
             return Estimate(value)
-        share = math.expm1(self.half_width_per_s * abs(time_s - self.reference_s))
+        share = math.expm1(self.half_width * abs(time - self.reference))
         low = None if figure.low is None else value - math.hypot(value - figure.low / factor, value * share)
         high = None if figure.high is None else value + math.hypot(figure.high / factor - value, value * share)
         return Estimate(value, low, high)
 
 
-def _slope_half_width(times_s: Sequence[float], residuals: Sequence[float]) -> float | None:
+def _slope_half_width(times: Sequence[float], residuals: Sequence[float]) -> float | None:
     """Return t x s / sqrt(sum of squared distances in time), s from the residuals with n - 2 degrees of freedom."""
-    degrees = len(times_s) - 2
+    degrees = len(times) - 2
     if degrees < 1:
         return None
-    mean_s = statistics.fmean(times_s)
+    mean = statistics.fmean(times)
     variance = math.fsum(residual**2 for residual in residuals) / degrees
-    return _student_t(degrees) * math.sqrt(variance / math.fsum((time_s - mean_s) ** 2 for time_s in times_s))
+    return _student_t(degrees) * math.sqrt(variance / math.fsum((time - mean) ** 2 for time in times))
 
 
 def _student_t(degrees: int) -> float:

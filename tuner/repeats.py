@@ -72,9 +72,11 @@ def combined(repeats: Sequence[Repeat], *, seed: int = 0) -> Combined:
 
 
 def are_tied(one: Estimate, other: Estimate) -> bool:
-    """Tell whether two figures cannot be told apart: their intervals overlap, or a bound between them is missing."""
-    lower, upper = (one, other) if one.value <= other.value else (other, one)
-    return lower.high is None or upper.low is None or lower.high >= upper.low
+    """Tell whether two figures cannot be told apart: they differ by no more than the wider half width that is known.
+
+    Where nothing is known of either, only equal figures are tied.
+    """
+    return abs(one.value - other.value) <= max(_known_half_width(one), _known_half_width(other))
 
 
 def dominates_with_margin(one: Place, other: Place) -> bool:
@@ -110,6 +112,13 @@ def _bootstrap_estimate(means: Sequence[float], seed: int) -> Estimate:
 def _margin(one: Estimate, other: Estimate) -> float:
     """Return the wider half width; infinite where one is unknown."""
     return max(_half_width(one), _half_width(other))
+
+
+def _known_half_width(estimate: Estimate) -> float:
+    """Return the wider side of an interval that is known; 0 where neither is."""
+    below = 0.0 if estimate.low is None else estimate.value - estimate.low
+    above = 0.0 if estimate.high is None else estimate.high - estimate.value
+    return max(below, above)
 
 
 def _half_width(estimate: Estimate) -> float:

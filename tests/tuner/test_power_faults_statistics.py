@@ -16,14 +16,18 @@ from engine.request import RequestRecord
 from probes.device import PowerSample, Scope
 from probes.metering.integral import integrate
 from probes.settle import start_delays
-from tests.db.factories import START, make_engine_info, make_reading, make_trial
-from tests.tuner.factories import make_record, make_request, measured
+from tests.db.factories import START, make_engine_info, make_point, make_reading, make_trial
+from tests.tuner.factories import make_record, make_request, make_space, measured
+from tuner.aggregates import aggregated
 from tuner.drift import BaselineDrifted, Drift, interleaved
+from tuner.finalists import next_repeat
 from tuner.measurement import Distribution, Estimate, Measurement, distribution, mean_estimate, summarise
 from tuner.objectives import verdict
-from tuner.pareto import front_of
+from tuner.pareto import front_of, points_of
+from tuner.point import OperatingPoint
 from tuner.repeats import Place, Repeat, combined, dominates_with_margin
-from tuner.trial import TrialState
+from tuner.request import RepeatRule
+from tuner.trial import Trial, TrialRole, TrialState
 
 METRIC = "tpot_p99_ms"
 
@@ -75,6 +79,53 @@ def test_power_58_a_block_whose_baseline_changed_by_more_than_five_percent_is_re
     assert pytest.approx(0.003 * 28) == refused.change_share
 
 
+#: Ten points, each more frugal by 0.2 % and slower than the one before; the first is the default and the baseline.
+POINTS = make_space(max_batch=tuple(range(1, 11)))
+
+
+def finals_under_drift(share_a_trial: float) -> list[Trial]:
+    """Screen all points and repeat six of them, while tokens per joule rise by a share from one trial to the next."""
+    request = make_request(repeats=RepeatRule(windows=3, finalists=6))
+    trials: list[Trial] = []
+
+    def add(point: OperatingPoint, role: TrialRole) -> None:
+        number, batch = len(trials), int(point["max_batch"])
+        shown = measured(2.0 * 1.002**batch * (1 + share_a_trial * number), 10.0 * batch, spread=0.002)
+        trials.append(make_trial(number=number, point=point, role=role, measurement=shown, session=str(number)))
+
+    for point in POINTS.points():
+        add(point, TrialRole.SCREENING)
+    while (repeat := next_repeat(request, POINTS, trials)) is not None:
+        add(repeat.point, repeat.role)
+    return trials
+
+
+def test_power_57_a_jobs_finals_rank_as_they_truly_do() -> None:
+    """POWER-57: with +3 % per 10 trials the finals' means are out of order as measured, and in it once corrected."""
+    trials = finals_under_drift(0.003)
+    points = [one for one in aggregated(trials, METRIC) if one.is_corrected]
+    shown = {int(one.point["max_batch"]): one.tok_per_j.value for one in points}
+    raw = {
+        int(one.point["max_batch"]): one.mean(lambda window: window.tok_per_j or Estimate(0.0)).value for one in points
+    }
+    assert [one.num_windows for one in points] == [2] * 5  # the sixth finalist is the baseline itself
+    assert ranked(shown) == sorted(shown, reverse=True)
+    assert ranked(raw) != sorted(raw, reverse=True)
+    first = min(shown)
+    assert {batch: pytest.approx(shown[first] * 1.002 ** (batch - first), rel=1e-3) for batch in shown} == shown
+
+
+def test_power_58_finals_whose_baseline_changed_by_more_than_five_percent_are_not_used() -> None:
+    """POWER-58: at +3 % a trial no stretch of the finals can be mended: its windows are left out, with the reason."""
+    trials = finals_under_drift(0.03)
+    front = front_of(trials, METRIC, created_at=START)
+    repeated = {trial.point for trial in trials if trial.role is TrialRole.FINALIST}
+    shown = [point.aggregated for point in points_of(front, trials) if point.trial.point in repeated]
+    assert shown
+    assert {(1, False)} == {(one.num_windows, one.is_corrected) for one in shown}
+    assert all(one.left_out is not None and one.left_out.startswith("baseline_drifted: ") for one in shown)
+
+
 def test_power_59_of_one_window_no_interval_is_known() -> None:
     """POWER-59: with n = 1 an interval is None, never 0 wide, whether of samples, of windows or of sessions."""
     once = Estimate(2.0, None, None)
@@ -86,7 +137,7 @@ def test_power_59_of_one_window_no_interval_is_known() -> None:
 @pytest.mark.parametrize("state", [state for state in TrialState if state is not TrialState.COMPLETE])
 def test_power_60_a_trial_that_is_not_complete_never_reaches_the_front(state: TrialState) -> None:
     """POWER-60: however good its figures, a failed, invalid, infeasible or unfinished trial stands on no front."""
-    best = make_trial(number=0, state=state, measurement=measured(99.0, 0.001))
+    best = make_trial(number=0, point=make_point(1), state=state, measurement=measured(99.0, 0.001))
     good = make_trial(number=1, measurement=measured(1.0, 10.0))
     front = front_of([best, good], METRIC, created_at=START)
     assert ((good,), 10.0) == (front.trials, front.latency_reference_ms)
@@ -118,14 +169,15 @@ def test_power_61_points_within_each_others_intervals_are_both_kept() -> None:
         {"reading": make_reading(scope=Scope.MODULE)},
         {"reading": make_reading(device_uuids=("GPU-2",))},
         {"reading": make_reading(device_uuids=("GPU-1", "GPU-2"))},
+        {"driver": "535.54.03"},
         {"engine": make_engine_info(model_hash="cd" * 32)},
         {"engine": make_engine_info(engine="other")},
         {"engine": make_engine_info(version="2")},
     ],
-    ids=["scope", "uuid", "more GPUs", "model", "engine", "engine version"],
+    ids=["scope", "uuid", "more GPUs", "driver", "model", "engine", "engine version"],
 )
 def test_power_62_figures_of_another_origin_stay_out_of_the_front(changes: dict[str, Any]) -> None:
-    """POWER-62: a trial of another scope, device, model or engine is not compared with the newest, however good."""
+    """POWER-62: a trial of another scope, device, driver, model or engine never joins the newest."""
     old = make_trial(number=0, measurement=measured(99.0, 1.0, **changes))
     new = make_trial(number=1, measurement=measured(2.0, 10.0), started_at=START + timedelta(hours=1))
     assert front_of([new], METRIC, created_at=START) == front_of([old, new], METRIC, created_at=START)

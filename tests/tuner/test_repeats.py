@@ -123,16 +123,18 @@ class TestTies:
     @pytest.mark.parametrize(
         ("one", "other", "is_tied"),
         [
-            (near(2.0, 0.1), near(2.15, 0.1), True),
-            (near(2.0, 0.1), near(2.3, 0.1), False),
-            (Estimate(2.0), near(9.0, 0.1), True),
-            (Estimate(2.0, 1.0, None), near(9.0, 0.1), True),
-            (Estimate(2.0, None, 3.0), near(9.0, 0.1), False),
+            (near(2.0, 0.1), near(2.09, 0.05), True),
+            (near(2.0, 0.1), near(2.15, 0.1), False),
+            (near(2.0, 0.1), near(2.15, 0.2), True),
+            (Estimate(2.0), near(2.1, 0.2), True),
+            (Estimate(2.0, 1.7, None), near(2.2, 0.1), True),
+            (Estimate(2.0), Estimate(2.0), True),
+            (Estimate(2.0), Estimate(2.01), False),
         ],
-        ids=["overlap", "apart", "no interval", "no bound between", "no bound outside"],
+        ids=["within", "apart", "the wider counts", "one known", "one side known", "equal", "nothing known"],
     )
-    def test_intervals_that_overlap_are_a_tie(self, one: Estimate, other: Estimate, is_tied: bool) -> None:
-        """Two figures are tied where their intervals overlap, or where nothing bounds one towards the other."""
+    def test_figures_within_the_wider_half_width_are_a_tie(self, one: Estimate, other: Estimate, is_tied: bool) -> None:
+        """Two figures are tied where they differ by no more than the wider half width known of either."""
         assert (is_tied, is_tied) == (are_tied(one, other), are_tied(other, one))
 
     @given(value=figures, half_width=st.floats(0, 1e3))
