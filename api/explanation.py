@@ -1,0 +1,129 @@
+"""The explanation of a stored job: its public JSON, and the lines that stand at the job's end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from api.explanation_schemas import (
+    ComparedOut,
+    DifferenceOut,
+    EffectOut,
+    ExplanationOut,
+    GainOut,
+    KnobEffectOut,
+    RatioOut,
+    SpentOut,
+)
+from api.explanation_words import brief, full
+from api.records import nearest_misses
+from api.schemas import EstimateOut
+from api.stores import Stores
+from db.job import Job
+from tuner.aggregates import Aggregated
+from tuner.budget import spent, spent_words
+from tuner.explain import Difference, Explanation, Gain, explain, throughput
+from tuner.influence import Influence
+from tuner.knobs import SIMULATED
+from tuner.measurement import Estimate
+from tuner.steps import Step
+from tuner.trial import Trial
+
+
+def explanation_of_job(stores: Stores, job_id: str) -> ExplanationOut:
+    """Explain a job as far as it is; raises UnknownJob."""
+    job = stores.jobs.get(job_id)
+    return explanation_of(job, stores.trials.list(job.id))
+
+
+def explanation_of(job: Job, trials: Sequence[Trial]) -> ExplanationOut:
+    """Return the public form of what a job's trials explain."""
+    found, taken = explain(job.request, trials), spent(trials)
+    misses = [] if found.recommended else nearest_misses(job.request, trials)
+    reading = next((one.trial.measurement.reading for one in _shown(found) if one.trial.measurement), None)
+    return ExplanationOut(
+        job=job.id,
+        model=job.request.model,
+        is_simulated=job.request.engine == SIMULATED,
+        is_final=job.has_ended,
+        ended_because=job.ended_because,
+        latency_metric=job.request.latency_metric,
+        energy_scope=None if reading is None else reading.scope.value,
+        energy_method=None if reading is None else reading.method.value,
+        is_estimate=None if reading is None else reading.is_estimate,
+        recommended=None if found.recommended is None else _compared(found.recommended),
+        tied_with=[one.trial.number for one in found.tied],
+        gains=[_gain(gain) for gain in found.gains],
+        knobs=[_knob(step, found) for step in found.steps],
+        num_points=found.tok_per_j.num_points,
+        tok_per_j_r2=found.tok_per_j.r2,
+        latency_r2=found.latency.r2,
+        nearest_misses=misses,
+        spent=SpentOut(**dataclasses.asdict(taken)),
+        sentences=full(job, found, misses, taken),
+    )
+
+
+def end_lines(stores: Stores, job: Job) -> list[str]:
+    """Return what a job found, in five sentences at most, and what it used of its budget."""
+    trials = stores.trials.list(job.id)
+    return [
+        *brief(job.request, explain(job.request, trials)),
+        f"used: {spent_words(job.request.budget, spent(trials))}",
+    ]
+
+
+def _shown(found: Explanation) -> list[Aggregated]:
+    references = [gain.reference for gain in found.gains if gain.reference is not None]
+    return [*([] if found.recommended is None else [found.recommended]), *references]
+
+
+def _compared(point: Aggregated) -> ComparedOut:
+    return ComparedOut(
+        trial=point.trial.number,
+        knobs=point.point.as_dict(),
+        num_windows=point.num_windows,
+        is_feasible=point.is_feasible,
+        is_cut=point.is_cut,
+        tok_per_j=_estimate(point.tok_per_j),
+        latency_ms=_estimate(point.latency_ms),
+        output_tok_s=_estimate(throughput(point)),
+    )
+
+
+def _gain(gain: Gain) -> GainOut:
+    return GainOut(
+        against=gain.against.value,
+        reference=None if gain.reference is None else _compared(gain.reference),
+        missing=None if gain.missing is None else gain.missing.value,
+        num_clocks=gain.num_clocks,
+        tok_per_j=_difference(gain.tok_per_j),
+        latency=_difference(gain.latency),
+        output_tok_s=_difference(gain.output_tok_s),
+    )
+
+
+def _knob(step: Step, found: Explanation) -> KnobEffectOut:
+    return KnobEffectOut(
+        knob=step.knob,
+        tok_per_j=_effect(step.knob, found.tok_per_j),
+        latency=_effect(step.knob, found.latency),
+        from_value=step.from_value,
+        to_value=step.to_value,
+        num_pairs=step.num_pairs,
+        tok_per_j_ratio=RatioOut(**dataclasses.asdict(step.tok_per_j)),
+        latency_ratio=RatioOut(**dataclasses.asdict(step.latency)),
+    )
+
+
+def _effect(knob: str, influence: Influence) -> EffectOut | None:
+    effect = influence.effects.get(knob)
+    return None if effect is None else EffectOut(alone=effect.alone, in_all=effect.in_all)
+
+
+def _difference(difference: Difference | None) -> DifferenceOut | None:
+    return None if difference is None else DifferenceOut(**dataclasses.asdict(difference))
+
+
+def _estimate(estimate: Estimate) -> EstimateOut:
+    return EstimateOut(**dataclasses.asdict(estimate))
