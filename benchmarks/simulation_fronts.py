@@ -48,7 +48,9 @@ PRECISIONS = ("bf16", "fp8", "nvfp4")
 #: Clock caps as shares of the highest clock.
 CLOCK_SHARES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0)
 #: In virtual seconds; without noise no long warm-up is needed.
-WINDOW = WindowRule(warmup_s=6, max_warmup_s=30, window_s=20, min_requests=60, max_window_s=90, idle_s=0)
+WINDOW = WindowRule(
+    warmup_s=6, max_warmup_s=30, window_s=20, min_requests=60, max_window_s=90, idle_s=0, stops_early=False
+)
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "simulated-fronts.png"
 #: Points slower than this are left out of the picture, not of the table.
 SLOWEST_SHOWN_MS = 120.0

@@ -43,7 +43,9 @@ FOLDER = Path(__file__).parent / "truth"
 LATENCIES = ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "itl_p99_ms", "e2e_p99_ms")
 FIGURES = ("output_tok_s", "mean_power_w", "tok_per_j", *LATENCIES)
 #: Windows of a simulation without noise need no long warm-up; these are virtual seconds.
-_WINDOW = WindowRule(warmup_s=6, max_warmup_s=30, window_s=16, min_requests=30, max_window_s=60, idle_s=0)
+_WINDOW = WindowRule(
+    warmup_s=6, max_warmup_s=30, window_s=16, min_requests=30, max_window_s=60, idle_s=0, stops_early=False
+)
 _CHUNK = 50
 
 
@@ -211,7 +213,7 @@ def measure_all(name: str, points: Sequence[OperatingPoint]) -> list[tuple[str, 
     """Measure points of a landscape; each gives its state (with the reason behind a colon) and its figures."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     landscape = next(one for one in landscapes() if one.name == name)
-    simulation = _open(landscape)
+    simulation = open_landscape(landscape)
     bench = Bench(landscape.request, simulation.device, simulation.open_engine, rig=simulation.open_rig())
     return [_row(bench.measure(point)) for point in points]
 
@@ -270,7 +272,8 @@ def _request(
     )
 
 
-def _open(landscape: Landscape) -> Simulation:
+def open_landscape(landscape: Landscape) -> Simulation:
+    """Return what a landscape's job runs on, without noise."""
     request = landscape.request
     if landscape.trace_requests:
         _write_coding_trace(_trace_path(), landscape.trace_requests)
@@ -279,7 +282,7 @@ def _open(landscape: Landscape) -> Simulation:
 
 
 def _space(landscape: Landscape) -> SearchSpace:
-    return search_space(landscape.request, _open(landscape).device)
+    return search_space(landscape.request, open_landscape(landscape).device)
 
 
 def _row(outcome: Outcome) -> tuple[str, list[float]]:
@@ -294,7 +297,7 @@ def _row(outcome: Outcome) -> tuple[str, list[float]]:
 
 
 def _truth(landscape: Landscape, rows: Sequence[tuple[str, list[float]]]) -> Truth:
-    request = landscape.request
+    request, device = landscape.request, open_landscape(landscape).device
     columns = np.array([values for _, values in rows], dtype=np.float32)
     figures = {name: columns[:, i].copy() for i, name in enumerate(FIGURES)}
     complete = [i for i, (state, _) in enumerate(rows) if state == "complete"]
@@ -313,7 +316,7 @@ def _truth(landscape: Landscape, rows: Sequence[tuple[str, list[float]]]) -> Tru
         front=[complete[i] for i in non_dominated(places)],
         hypervolume=hypervolume(places, reference_ms),
         latency_reference_ms=reference_ms,
-        made_by=f"benchmarks.truth_sets, engine simulated {ENGINE_VERSION}, {_open(landscape).device.info.driver}",
+        made_by=f"benchmarks.truth_sets, engine simulated {ENGINE_VERSION}, {device.info.driver}",
     )
 
 

@@ -14,12 +14,28 @@ TuneRequest -> SearchSpace -> OperatingPoint -> measure -> Measurement -> Trial 
 - observations, calibration: trials as what a simulated device can be fitted to
 - rig: the device around a window: cool, set, verify, watch, meter, put back
 - window: when a measured window opens and closes
+- sequential: when it may end early: a limit is certainly missed, or a rival certainly better (pure)
 - measurement: what a window showed, with intervals (pure statistics)
-- repeats: repeated windows of one point as one figure (pure; not used by the search yet)
-- drift: a baseline measured again and again, and what its drift does to figures (pure; not used yet either)
-- quality: what a precision costs in output quality
+- repeats: repeated windows of one point as one figure, and comparisons with margins (pure)
+- drift: the order of a block with a baseline in it, and the line of its drift (pure)
+- baseline: a job's windows with the drift of its baseline divided out, or left out (pure)
+- aggregates: all windows of a point as one observation (pure)
+- finalists: which points are measured again after screening, and in which order (pure)
+- quality: what a precision costs in output quality, from scores of a sample (pure)
+- gauge: measure that once against the widest precision, remember it, reuse it
 - objectives: a measurement as objective values and limit violations
-- search: ask, measure, tell, stop; the only `import optuna`
+- search: ask, measure, tell, stop
+- samplers: which point is next, of the planner or of Optuna; the only `import optuna`
+- planner: Wattfront's own choice: what follows, weighed against device time
+- evidence, grid: what trials showed, and the space, as arrays
+- pruning: points that cannot matter (pure)
+- physics, surrogate: what trials say of other points, by bytes and joules and by statistics (pure)
+- acquisition: expected gain of the front per device-second (pure)
 - trial: a point with its outcome
-- pareto: dominance, front, hypervolume (pure)
+- budget: what trials took of a budget, and whether that is a reason to stop (pure)
+- influence, steps, explain: what a job found, and which knobs moved energy and latency
+- pareto: dominance by value and beyond doubt, front with ties, hypervolume (pure)
+- fingerprint: what figures must share to be compared, or to stand in for each other (pure)
+- takeover: whether an earlier measurement will do, and what this job makes of it (pure)
+- versions: which values of which knobs differ from an earlier job's (pure)
 """

@@ -61,6 +61,9 @@ _SIMULATED_RULES: dict[str, KnobRule] = {
 }
 _RULES: dict[str, dict[str, KnobRule]] = {EMBEDDED: _EMBEDDED_RULES, SIMULATED: _SIMULATED_RULES}
 ENGINES = tuple(_RULES)
+#: About how long a launch takes until the first request is served: what a search weighs against a window. A data-centre
+#: server loads some hundred GB and captures graphs; ours loads a small model.
+_LAUNCH_S = {EMBEDDED: 5.0, SIMULATED: 60.0}
 #: The knobs that say which GPUs do what.
 LAYOUT_KNOBS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "prefill_gpus")
 
@@ -75,3 +78,8 @@ def rules_of(engine: str) -> Mapping[str, KnobRule]:
     if engine not in _RULES:
         raise InvalidRequest("engine", engine, f"this version has {', '.join(ENGINES)}")
     return _RULES[engine]
+
+
+def launch_s(engine: str) -> float:
+    """Return about how many seconds a launch of the engine keeps the device."""
+    return _LAUNCH_S[engine]

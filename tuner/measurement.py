@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, pairwise
 
 import numpy as np
@@ -59,14 +60,36 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How a precision's output compares with fp32 on the job's own text."""
+    """How a precision's output compares with that of a wider one on the job's own prompts.
 
+    What was stored before there were prompts (`num_prompts` 0) is of one fixed text, with fp32 as the reference.
+    """
+
+    #: Tokens of the reference's completions whose probability was asked.
     num_tokens: int
+    #: Of those tokens.
     perplexity: float
-    #: Perplexity over that of fp32; 1 is no loss.
+    #: Perplexity over what the reference gives its own completions; 1 is no loss.
     perplexity_ratio: float
-    #: Share of positions at which both find the same most likely token, 0 to 1.
-    top1_agreement: float
+    #: Share of positions at which both find the same most likely token, 0 to 1; None where the engine names none.
+    top1_agreement: float | None
+    #: Mean KL divergence of the reference's next-token distribution from this one's, in nats, over the whole
+    #: vocabulary; None where the engine shows no distributions.
+    kl: float | None = None
+    #: Positions that agreement and divergence are told from, at the ends of so many prompts of the job.
+    num_positions: int = 0
+    num_prompts: int = 0
+    #: The precision that this one is compared with.
+    reference: str = "fp32"
+    #: What keys and values were stored in.
+    kv_precision: str = "auto"
+    #: Perplexity on the user's text file, and the tokens of it that were scored; None without one.
+    text_perplexity: float | None = None
+    num_text_tokens: int = 0
+    #: None of what was stored before it was noted.
+    measured_at: datetime | None = None
+    #: Whether an earlier job measured it.
+    is_reused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +122,9 @@ class Measurement:
     idle_power_w: float | None = None
     #: Version of the device's driver: figures from before and after an update are not compared.
     driver: str | None = None
+    #: The most sequences that ran at once while the window was open: below the batch size, that does not bind. None
+    #: where it was not counted.
+    peak_running: int | None = None
     #: Why the window ended before its time: the limit it certainly misses, as in `sla:ttft_p99_ms`, or `dominated`.
     #: Its figures are of what it showed until then. None for a whole window.
     cut_by: str | None = None

@@ -246,16 +246,38 @@ class WindowRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityGate:
-    """What a precision may cost: perplexity on the job's own text over that of fp32."""
+    """What precision and KV format may cost against the widest precision, on the job's own prompts."""
 
+    #: Perplexity of the reference's completions over what the reference itself gives them.
     max_perplexity_ratio: float = 1.05
+    #: Mean KL divergence from the reference, in nats a position; None for no limit.
+    max_kl: float | None = None
+    #: Share of positions at which the likeliest token must be the reference's: 0.99 or 0.999; None for no limit.
+    min_top1_agreement: float | None = None
+    #: A text of the user's own, on which every precision's perplexity is measured; a path on the worker's machine.
+    text_file: str | None = None
+    #: Perplexity on that text, whatever the reference's is; None for no limit.
+    max_perplexity: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a gate that fp32 itself would fail."""
+        """Refuse a gate that the reference itself would fail, and a limit on a text that is not named."""
         if not (math.isfinite(self.max_perplexity_ratio) and self.max_perplexity_ratio >= 1.0):
             raise InvalidRequest(
                 "quality.max_perplexity_ratio", self.max_perplexity_ratio, "give a number of 1.0 or more"
             )
+        kl, agreement, perplexity = self.max_kl, self.min_top1_agreement, self.max_perplexity
+        if kl is not None and not (math.isfinite(kl) and kl > 0):
+            raise InvalidRequest("quality.max_kl", kl, "give a number of nats above 0, as in 0.01")
+        if agreement is not None and not 0 < agreement <= 1:
+            raise InvalidRequest("quality.min_top1_agreement", agreement, "give a share above 0 up to 1, as in 0.99")
+        if perplexity is not None and not (math.isfinite(perplexity) and perplexity > 1):
+            raise InvalidRequest("quality.max_perplexity", perplexity, "give a number above 1")
+        if perplexity is not None and self.text_file is None:
+            raise InvalidRequest(
+                "quality.max_perplexity", perplexity, "name the text it is measured on in quality.text_file"
+            )
+        if self.text_file is not None and not self.text_file.strip():
+            raise InvalidRequest("quality.text_file", self.text_file, "give the path of a text file, or leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

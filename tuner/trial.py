@@ -63,10 +63,11 @@ class Trial:
 
     @property
     def has_front_figures(self) -> bool:
-        """Whether the trial may stand on a front: complete, valid and with energy."""
+        """Whether the trial may stand on a front: complete, valid, over a whole window and with energy."""
         return (
             self.state is TrialState.COMPLETE
             and self.measurement is not None
             and self.measurement.is_valid
+            and self.measurement.cut_by is None
             and self.measurement.tok_per_j is not None
         )

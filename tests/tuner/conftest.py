@@ -1,4 +1,4 @@
-"""What several test files need: a clock that moves on command, and Optuna with a sampler that answers at once."""
+"""What several test files need: a clock that moves on command, and a sampler that keeps what it was told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.probes.fake_clock import FakeClock
 from tests.tuner.search_stand import Stand
+from tuner import samplers
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
-    """Optuna with a sampler that answers at once."""
+    """Stands in for the sampler of jobs that ask for `random`."""
     made = Stand()
-    monkeypatch.setattr("tuner.search.GridSampler", made)
+    monkeypatch.setattr("tuner.samplers._SAMPLERS", {**samplers._SAMPLERS, "random": made})
     return made

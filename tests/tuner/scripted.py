@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from engine.errors import EngineError
 from engine.load import ClosedLoad, Load, Observer, Progress
@@ -14,6 +15,8 @@ from probes.device import Capability, DeviceInfo, DeviceKind, Meter, Method, Pow
 from probes.errors import ProbeError, RestoreFailed
 from probes.settings import DeviceSettings, Settable
 from tests.db.factories import make_engine_info
+from tuner.gauge import QualityKey
+from tuner.measurement import Quality
 
 SOURCE = PowerSource(scope=Scope.CPU_PACKAGE, method=Method.COUNTER, detail="scripted counter")
 
@@ -140,6 +143,8 @@ class ScriptedEngine:
     journal: list[str]
     step_s: float = 0.125  # exact in binary, so that figures are, too
     logprob: float = -2.0
+    #: Of a kept pass from this one, at every position; None is an engine that shows only logprobs.
+    divergence: float | None = 0.25
     score_error: EngineError | None = None
     #: Raised in the run's tenth step.
     run_error: EngineError | None = None
@@ -157,11 +162,24 @@ class ScriptedEngine:
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())
 
-    def score(self, token_ids: tuple[int, ...]) -> TokenScores:
+    def score(
+        self,
+        token_ids: tuple[int, ...],
+        *,
+        num_last: int | None = None,
+        keep: str | None = None,
+        against: str | None = None,
+    ) -> TokenScores:
         self.journal.append(f"score {self.settings.precision}")
         if self.score_error is not None:
             raise self.score_error
-        return TokenScores(top_token_ids=token_ids[1:], logprobs=(self.logprob,) * (len(token_ids) - 1))
+        scored = token_ids[1:] if num_last is None else token_ids[1:][-num_last:]
+        compared = against is not None and self.divergence is not None
+        return TokenScores(
+            top_token_ids=scored,
+            logprobs=(self.logprob,) * len(scored),
+            divergences=(self.divergence or 0.0,) * len(scored) if compared else None,
+        )
 
     def set_prefill_chunk(self, prefill_chunk: int) -> None:
         self.journal.append(f"chunk {prefill_chunk}")
@@ -170,6 +188,10 @@ class ScriptedEngine:
     def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         assert not self.is_closed
         assert isinstance(load, ClosedLoad)
+        first = next(load.requests)
+        if first.request_id.startswith("quality/"):
+            return self._complete([first, *load.requests])
+        load = replace(load, requests=chain([first], load.requests))
         self.journal.append(f"run {self.settings.precision} {load.concurrency}")
         running: list[_Running] = []
         records: list[RequestRecord] = []
@@ -185,6 +207,12 @@ class ScriptedEngine:
             if not observer(progress):
                 break
         return records + [one.record(FinishReason.CANCELLED) for one in running]
+
+    def _complete(self, requests: Sequence[Request]) -> list[RequestRecord]:
+        """Complete prompts in no time, whatever goes wrong with other loads."""
+        self.journal.append(f"complete {self.settings.precision}")
+        done = [_Running(one, self.clock.now_s, [self.clock.now_s] * one.max_tokens) for one in requests]
+        return [one.record(FinishReason.LENGTH) for one in done]
 
     def close(self) -> None:
         if not self.is_closed:
@@ -228,6 +256,19 @@ class Launcher:
             one = self.changes[settings.precision](one)
         self.opened.append(one)
         return one
+
+
+@dataclass(slots=True)
+class MemoryStore:
+    """Keeps quality figures as long as a test lasts."""
+
+    kept: dict[QualityKey, Quality] = field(default_factory=dict)
+
+    def get(self, key: QualityKey) -> Quality | None:
+        return self.kept.get(key)
+
+    def put(self, key: QualityKey, quality: Quality) -> None:
+        self.kept.setdefault(key, quality)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Optuna with a sampler that answers at once and keeps what it was told, for tests of the search."""
+"""A sampler of Optuna's that wants what a test says and keeps what it was told, for tests of the search."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import optuna
 
+from tuner.request import TuneRequest
+from tuner.space import SearchSpace
+
 Asked = Callable[[str, optuna.distributions.BaseDistribution], Any]
 
 
 class Sampler(optuna.samplers.RandomSampler):
-    """Stands in for the Gaussian process: wants what a test says and keeps what it was told."""
+    """Stands in for the sampler of a job that asks for `random`."""
 
     def __init__(self, seed: int, stand: Stand) -> None:
         super().__init__(seed=seed)
@@ -44,8 +47,6 @@ class Stand:
         #: The finished trials that each question was asked after.
         self.told: list[list[optuna.trial.FrozenTrial]] = []
         self.directions: list[optuna.study.StudyDirection] = []
-        self.seeds: list[int] = []
 
-    def __call__(self, *, seed: int, **_: object) -> Sampler:
-        self.seeds.append(seed)
-        return Sampler(seed, self)
+    def __call__(self, request: TuneRequest, space: SearchSpace) -> Sampler:
+        return Sampler(abs(request.seed), self)

@@ -115,6 +115,20 @@ REFUSALS = {
     "endless gate": Refusal(
         lambda: QualityGate(max_perplexity_ratio=math.inf), "quality.max_perplexity_ratio", "inf", "1.0 or more"
     ),
+    "no divergence at all": Refusal(lambda: QualityGate(max_kl=0.0), "quality.max_kl", "0.0", "nats above 0"),
+    "NaN divergence": Refusal(lambda: QualityGate(max_kl=math.nan), "quality.max_kl", "nan", "nats above 0"),
+    "agreement in percent": Refusal(
+        lambda: QualityGate(min_top1_agreement=99.0), "quality.min_top1_agreement", "99.0", "a share above 0 up to 1"
+    ),
+    "a perplexity below 1": Refusal(
+        lambda: QualityGate(max_perplexity=0.9, text_file="t"), "quality.max_perplexity", "0.9", "above 1"
+    ),
+    "a perplexity of no text": Refusal(
+        lambda: QualityGate(max_perplexity=20.0), "quality.max_perplexity", "20.0", "name the text it is measured on"
+    ),
+    "a text without a name": Refusal(
+        lambda: QualityGate(text_file=" "), "quality.text_file", "' '", "give the path of a text file"
+    ),
     "no values": Refusal(lambda: KnobRange(name="rate", values=()), "knobs.rate", "[]", "at least one value"),
     "repeated value": Refusal(
         lambda: KnobRange(name="rate", values=(8, 8.0)), "knobs.rate", "[8, 8.0]", "remove the repeated"

@@ -1,270 +1,275 @@
-"""The search: what it asks, in which order, when it ends, and what it tells Optuna."""
+"""The search: what it measures in which order, what it goes on from, and when screening ends."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.db.factories import make_trial
-from tests.tuner.factories import make_request, make_space
-from tests.tuner.search_jobs import JOB, NIGHT, SMALL, SPACE, measure_for, points_of, run, show
-from tests.tuner.search_stand import Stand
-from tuner.point import OperatingPoint
-from tuner.request import Budget, KnobValue
-from tuner.search import Search, suggest
+from tests.probes.fake_clock import FakeClock
+from tests.tuner.factories import make_request, measured
+from tests.tuner.search_jobs import (
+    JOB,
+    SMALL,
+    SPACE,
+    at,
+    fails,
+    measure_for,
+    points_of,
+    run,
+    show,
+    trial_of,
+)
+from tuner.pareto import ObjectivePair
+from tuner.request import Budget, Limit, TuneRequest
+from tuner.search import Measure, Proposal, Search
 from tuner.trial import Trial, TrialState
 
-
-@pytest.fixture(scope="module")
-def undisturbed() -> list[Trial]:
-    """The trials of JOB with Optuna's own sampler, the last two chosen by its Gaussian process."""
-    return run(JOB).trials
+#: Its points come at once, and by its seed.
+QUICK = replace(JOB, sampler="random")
 
 
-class TestOrder:
-    """Which points are tried."""
+def quick(**budget: Any) -> TuneRequest:
+    return make_request(sampler="random", budget=Budget(**budget))
 
-    def test_the_first_point_is_the_default(self, stand: Stand) -> None:
-        """Every job begins with the untuned server, so that gains have a reference, and asks no sampler for it."""
-        search = run(make_request(budget=Budget(trials=1)))
-        assert [OperatingPoint.of({"max_batch": 8, "precision": "fp32"})] == points_of(search.trials)
-        assert stand.told == []
 
-    @settings(max_examples=25, deadline=None)
-    @given(
-        sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-        trials=st.integers(1, 20),
-        seed=st.integers(),
-    )
-    def test_no_point_is_tried_twice(self, sizes: list[int], trials: int, seed: int) -> None:
-        """BUG-18: whatever space, budget and seed, points are all different and numbered from 0 without a gap."""
-        space = make_space(precision=("fp32", "bf16"), **{f"knob{i}": tuple(range(n)) for i, n in enumerate(sizes)})
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tuner.search.GridSampler", Stand())
-            search = run(make_request(budget=Budget(trials=trials), seed=seed), space)
-        tried = points_of(search.trials)
-        assert min(trials, space.size) == len(tried) == len(set(tried))
-        assert list(range(len(tried))) == [trial.number for trial in search.trials]
-        assert ("exhausted" if trials > space.size else "trials") == search.ended_because
+def noting(measure: Measure, proposals: list[Proposal]) -> Measure:
+    """Keep what is proposed."""
 
-    def test_a_small_space_ends_early(self, stand: Stand) -> None:
-        """BUG-18: 2 batches x 2 precisions under a budget of 12 trials are 4 measurements, then the end."""
-        search = run(make_request(budget=Budget(trials=12)), SMALL)
-        assert (len(search.trials), search.ended_because) == (4, "exhausted")
-        assert set(SMALL.points()) == set(points_of(search.trials))
+    def note(proposal: Proposal) -> Trial:
+        proposals.append(proposal)
+        return measure(proposal)
 
-    def test_failed_points_are_not_tried_again(self, stand: Stand) -> None:
-        """BUG-18: a point that failed or was invalid counts as tried, so a broken space ends too."""
-        states = itertools.cycle([TrialState.FAILED, TrialState.INVALID, TrialState.INFEASIBLE])
+    return note
 
-        def fail(number: int, point: OperatingPoint) -> Trial:
-            return make_trial(number=number, point=point, state=next(states), measurement=None)
 
-        search = run(make_request(budget=Budget(trials=12)), SMALL, measure=fail)
-        assert (len(set(points_of(search.trials))), search.ended_because) == (4, "exhausted")
+def refuse(proposal: Proposal) -> Trial:
+    raise AssertionError(f"nothing is left to measure: {proposal}")
+
+
+class TestFirstPoints:
+    """The points that a job begins with."""
 
     @pytest.mark.parametrize(
-        ("wanted_batch", "next_batch"), [(8, {4, 16}), (1, {1}), (4, {4})], ids=["tried", "untried", "near"]
+        "first", [[at(16), at(1, "int8")], [at(16), at(8), at(1, "int8")], [at(8), at(16), at(1, "int8")]]
     )
-    def test_a_tried_point_gives_way_to_the_nearest_untried(
-        self, stand: Stand, wanted_batch: int, next_batch: set[int]
-    ) -> None:
-        """Where the sampler wants what was tried, the next step along a knob takes its place, and only there."""
-        space = make_space(max_batch=(8, 1, 2, 4, 16))
-        stand.wanted = lambda *_: [1, 2, 4, 8, 16].index(wanted_batch)
-        tried = [make_trial(point=OperatingPoint.of({"max_batch": 8}))]
-        assert suggest(make_request(), space, tried)["max_batch"] in next_batch
+    def test_they_follow_the_default_point(self, first: list[Any]) -> None:
+        """Whether it is named or not, the default point stays trial 0, and the points to begin with come after it."""
+        search = run(QUICK, first=first)
+        assert [at(8), at(16), at(1, "int8")] == points_of(search.trials)[:3]
+        assert len(search.trials) == len(set(points_of(search.trials))) == QUICK.budget.trials
 
-    def test_numbers_are_told_by_rank_and_words_as_they_are(self, stand: Stand) -> None:
-        """For Optuna a list of numbers is its ranks in rising order, in whatever order it was given."""
-        asked: dict[str, optuna.distributions.BaseDistribution] = {}
+    def test_those_outside_the_space_or_tried_before_are_left_out(self) -> None:
+        """A point that the space has not, or that counts already, is not measured for being named."""
+        history = [make_trial(point=at(8), measurement=show(at(8)))]
+        search = run(QUICK, history=history, first=[at(512), at(8), at(16), at(16)])
+        assert points_of(search.trials)[1] == at(16)
+        assert points_of(search.trials).count(at(16)) == points_of(search.trials).count(at(8)) == 1
 
-        def wanted(name: str, distribution: optuna.distributions.BaseDistribution) -> Any:
-            asked[name] = distribution
-            return {"max_batch": 4, "precision": "int8"}[name]
+    @pytest.mark.parametrize("sampler", ["wattfront", "random", "tpe", "grid", "sobol"])
+    def test_a_job_resumed_among_them_goes_on_as_if_undisturbed(self, sampler: str) -> None:
+        """BUG-17: cut short before, amid or after the points to begin with, a job tries the very points it would."""
+        first = [at(16), at(1, "int8"), at(2)]
+        job = replace(QUICK, sampler=sampler, budget=Budget(trials=6))
+        whole = run(job, first=first).trials
+        for cut in range(6):
+            assert run(job, first=first, history=whole[:cut]).trials == whole
 
-        stand.wanted = wanted
-        default = make_trial(point=SPACE.default_point, measurement=show(SPACE.default_point))
-        assert OperatingPoint.of({"max_batch": 16, "precision": "int8"}) == suggest(make_request(), SPACE, [default])
-        assert {
-            "max_batch": optuna.distributions.IntDistribution(0, 4),
-            "precision": optuna.distributions.CategoricalDistribution(("fp32", "bf16", "int8")),
-        } == asked
-        assert stand.told[0][0].params == {"max_batch": 3, "precision": "fp32"}
 
-    @pytest.mark.parametrize("seed", [0, -1, 2**32, 10**30])
-    def test_any_whole_number_is_a_seed(self, seed: int) -> None:
-        """Negative and enormous seeds work like any other, with Optuna's own sampler."""
-        assert len(run(make_request(budget=Budget(trials=3), seed=seed)).trials) == 3
+class TestRivals:
+    """What a window may be cut short for."""
 
-    def test_every_question_has_a_seed_of_its_own(self, stand: Stand) -> None:
-        """No two questions of a job, nor of two jobs with neighbouring seeds, share the sampler's seed."""
-        for seed in range(3):
-            run(make_request(budget=Budget(trials=5), seed=seed))
-        assert 3 * 4 == len(stand.seeds) == len(set(stand.seeds))
+    def test_they_are_the_front_so_far(self) -> None:
+        """A proposal names the places that none of those measured so far dominates, the first one none."""
+        shown = {8: (2.0, 30.0), 1: (1.0, 20.0), 2: (1.5, 30.0), 4: (3.0, 35.0), 16: (3.0, 30.0)}
+        proposals: list[Proposal] = []
+        measure = measure_for(QUICK, lambda point: measured(*shown[int(point["max_batch"])]))
+        run(QUICK, measure=noting(measure, proposals), first=[at(1), at(2), at(4), at(16), at(16, "int8")])
+        default, small, large = ObjectivePair(2.0, 30.0), ObjectivePair(1.0, 20.0), ObjectivePair(3.0, 35.0)
+        best = ObjectivePair(3.0, 30.0)
+        assert [set(), {default}, {small, default}, {small, default}, {small, default, large}, {small, best}] == [
+            set(proposal.rivals) for proposal in proposals[:6]
+        ]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"state": TrialState.INFEASIBLE, "reason": "sla:ttft_p99_ms"},
+            {"state": TrialState.INVALID},
+            {"state": TrialState.FAILED, "measurement": None},
+            {"measurement": measured(9.0, 1.0, cut_by="dominated")},
+            {"measurement": measured(None, 1.0)},
+        ],
+        ids=["infeasible", "invalid", "failed", "cut", "no energy"],
+    )
+    def test_only_what_may_stand_on_a_front_is_one(self, changes: dict[str, Any]) -> None:
+        """A point outside the limits, without figures that hold, or cut short itself cuts no other."""
+        history = [make_trial(point=at(8), **({"measurement": measured(9.0, 1.0)} | changes))]
+        proposals: list[Proposal] = []
+        run(quick(trials=2), history=history, measure=noting(measure_for(QUICK), proposals))
+        assert [proposal.rivals for proposal in proposals] == [()]
+
+    def test_a_retried_point_has_them_too(self) -> None:
+        """BUG-17: a point whose worker died is held to the same rivals as it was, so that it is cut where it was."""
+        undisturbed: list[Proposal] = []
+        whole = run(QUICK, measure=noting(measure_for(QUICK), undisturbed)).trials
+        retried: list[Proposal] = []
+        retries = [Proposal(number=4, point=whole[4].point)]
+        run(QUICK, history=whole[:4], retries=retries, measure=noting(measure_for(QUICK), retried))
+        assert undisturbed[4:] == retried
 
 
 class TestResume:
     """A search goes on where it was, from the trials alone."""
 
-    def test_the_seed_decides_the_points(self, stand: Stand) -> None:
-        """Run again a job tries the same points in the same order, and with another seed others after the default."""
-        job = replace(JOB, seed=4)
-        assert run(JOB).trials == run(JOB).trials
-        assert run(JOB).trials[0] == run(job).trials[0]
-        assert points_of(run(JOB).trials) != points_of(run(job).trials)
+    def test_a_finished_job_has_nothing_left_to_do(self) -> None:
+        """Resumed with all of its trials a job measures nothing and ends for the same reason."""
+        whole = run(QUICK).trials
+        assert run(QUICK, history=whole, measure=refuse).ended_because == "trials"
 
     @pytest.mark.parametrize("cut", range(7))
-    def test_a_resumed_job_goes_on_as_if_undisturbed(self, stand: Stand, cut: int) -> None:
-        """Cut short after any number of trials and resumed with them, a job tries the very points it would have."""
-        whole = run(JOB).trials
-        assert run(JOB, history=whole[:cut]).trials == whole
-
-    @pytest.mark.parametrize("cut", [5, 6])
-    def test_the_gaussian_process_goes_on_as_if_undisturbed(self, undisturbed: list[Trial], cut: int) -> None:
-        """With Optuna's own sampler, too, which keeps models from question to question, nothing but trials matters."""
-        assert {trial.state for trial in undisturbed} == {TrialState.COMPLETE, TrialState.INFEASIBLE}
-        assert run(JOB, history=undisturbed[:cut]).trials == undisturbed
-
-    def test_a_finished_job_has_nothing_left_to_do(self, undisturbed: list[Trial]) -> None:
-        """Resumed with all of its trials a job measures nothing and ends for the same reason."""
-
-        def measure(*_: Any) -> Trial:
-            raise AssertionError("nothing is left to measure")
-
-        assert run(JOB, history=undisturbed, measure=measure).ended_because == "trials"
-
-    @pytest.mark.parametrize("cut", range(1, 7))
-    def test_an_interrupted_trial_does_not_change_the_way(self, stand: Stand, cut: int) -> None:
-        """A trial whose worker died is retried first, under its number, and the rest is as if nothing had happened."""
-        whole = run(JOB).trials
+    def test_an_interrupted_trial_does_not_change_the_way(self, cut: int) -> None:
+        """BUG-17: a trial whose worker died is retried first, under its number, and the rest is as it would be."""
+        whole = run(QUICK).trials
         died = replace(whole[cut], state=TrialState.INTERRUPTED, measurement=None)
-        assert run(JOB, history=[*whole[:cut], died], retries=[(cut, died.point)]).trials == whole
+        retries = [Proposal(number=cut, point=died.point)]
+        assert run(QUICK, history=[*whole[:cut], died], retries=retries).trials == whole
 
-    def test_retries_come_first_under_their_own_numbers(self, stand: Stand) -> None:
+    def test_retries_come_first_under_their_own_numbers(self) -> None:
         """Points to try again go before new ones, in order, and new numbers follow the highest."""
-        retries = [
-            (1, OperatingPoint.of({"max_batch": 2, "precision": "int8"})),
-            (3, OperatingPoint.of({"max_batch": 4, "precision": "bf16"})),
+        retries = [Proposal(number=1, point=at(2, "int8")), Proposal(number=3, point=at(4, "bf16"))]
+        history = [make_trial(number=0, point=at(8)), make_trial(number=5, point=at(1, "int8"))]
+        search = run(quick(trials=6), history=history, retries=retries, first=[at(16)])
+        assert [(1, at(2, "int8")), (3, at(4, "bf16")), (6, at(16))] == [
+            (trial.number, trial.point) for trial in search.trials[2:5]
         ]
-        history = [
-            make_trial(number=0, point=SPACE.default_point, measurement=show(SPACE.default_point)),
-            make_trial(number=5, point=OperatingPoint.of({"max_batch": 1, "precision": "int8"})),
-        ]
-        search = run(make_request(budget=Budget(trials=6)), history=history, retries=retries)
-        assert retries == [(trial.number, trial.point) for trial in search.trials[2:4]]
         assert [trial.number for trial in search.trials[4:]] == [6, 7]
         assert len(set(points_of(search.trials))) == 6
 
-    def test_a_retry_is_made_though_every_point_was_seen(self, stand: Stand) -> None:
+    def test_a_retry_is_made_though_every_point_was_seen(self) -> None:
         """A point cut short that the space no longer has is tried again before the space counts as exhausted."""
         history = [make_trial(number=i, point=point) for i, point in enumerate(SMALL.points())]
-        gone = OperatingPoint.of({"max_batch": 32, "precision": "fp32"})
-        search = run(make_request(), SMALL, history=history, retries=[(4, gone)])
-        assert (points_of(search.trials[4:]), search.ended_because) == ([gone], "exhausted")
+        search = run(quick(trials=9), SMALL, history=history, retries=[Proposal(number=4, point=at(32))])
+        assert (points_of(search.trials[4:]), search.ended_because) == ([at(32)], "exhausted")
+
+    def test_a_point_with_an_outcome_is_not_retried(self) -> None:
+        """BUG-18: what was cut short after its point had been measured is no reason to screen the point again."""
+        history = [make_trial(number=i, point=point) for i, point in enumerate(SMALL.points())]
+        search = run(quick(trials=9), SMALL, history=history, retries=[Proposal(number=4, point=at(8))])
+        assert (search.trials, search.ended_because) == (history, "exhausted")
 
     @pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.INTERRUPTED])
-    def test_trials_without_an_outcome_do_not_count(self, stand: Stand, state: TrialState) -> None:
+    def test_trials_without_an_outcome_do_not_count(self, state: TrialState) -> None:
         """A trial that never ended is none of the budget's trials, and its point is still to be tried."""
         history = [make_trial(point=SPACE.default_point, state=state, measurement=None)]
-        search = run(make_request(budget=Budget(trials=2)), history=history)
+        search = run(quick(trials=2), history=history)
         assert (2, SPACE.default_point) == (len(search.trials), search.trials[0].point)
-
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            {"max_batch": (8, 16, 32, 64), "precision": ("fp32", "int8")},
-            {"max_batch": (16, 32), "precision": ("fp32", "int8")},
-            {"max_batch": (32, 16, 8), "precision": ("int8", "fp32")},
-            {"max_batch": (7, 9), "precision": ("bf16",)},
-            {"precision": ("fp32", "int8")},
-            {"max_batch": (8, 16, 32), "precision": ("fp32",), "prefill_chunk": (32, 64)},
-        ],
-        ids=["added", "removed", "reordered", "replaced", "knob dropped", "knob added"],
-    )
-    def test_a_changed_list_of_values_does_not_end_the_job(
-        self, stand: Stand, changed: dict[str, tuple[KnobValue, ...]]
-    ) -> None:
-        """BUG-14: trials at points that the space no longer has stay, untold to Optuna and not counted as tried."""
-        history = run(make_request(budget=Budget(trials=4)), NIGHT).trials
-        stand.told.clear()
-        space = make_space(**changed)
-        search = run(make_request(budget=Budget(trials=len(history) + space.size)), space, history=history)
-        assert search.trials[:4] == history
-        assert set(space.points()) <= set(points_of(search.trials))
-        assert len(search.trials) == len(set(points_of(search.trials)))
-        assert all(len(told) <= space.size for told in stand.told)
-
-    @pytest.mark.parametrize("batches", [(8, 16, 32, 64), (32, 16, 8)], ids=["added", "reordered"])
-    def test_the_gaussian_process_takes_trials_of_a_changed_list(self, batches: tuple[int, ...]) -> None:
-        """BUG-14: Optuna's own sampler goes on from five trials of another list without a word."""
-        history = [make_trial(point=point, measurement=show(point)) for point in list(NIGHT.points())[:5]]
-        space = make_space(max_batch=batches, precision=("fp32", "int8"))
-        assert suggest(make_request(), space, history) in set(space.points()) - set(points_of(history))
 
 
 class TestEnd:
-    """When a search is over, and why."""
+    """When screening is over, and why."""
 
-    def test_the_budget_of_trials_ends_it(self, stand: Stand) -> None:
-        """So many trials and no more are measured, whatever their outcome, those of the history included."""
-        search = run(make_request(budget=Budget(trials=3)))
-        assert (len(search.trials), search.ended_because) == (3, "trials")
-        longer = run(make_request(budget=Budget(trials=5)), history=search.trials)
-        assert (len(longer.trials), longer.ended_because) == (5, "trials")
+    @pytest.mark.parametrize(
+        ("budget", "num_trials", "reason"),
+        [
+            ({"trials": 3}, 3, "trials"),
+            ({"trials": 24}, 15, "exhausted"),
+            ({"device_hours": 0.05}, 3, "device_hours"),  # a minute each
+            ({"device_hours": 0.051}, 4, "device_hours"),
+            ({"joules": 2000.0}, 2, "joules"),  # a kilojoule each
+            ({"joules": 2001.0}, 3, "joules"),
+            ({"trials": 2, "joules": 2000.0}, 2, "trials"),
+        ],
+    )
+    def test_whichever_budget_is_used_up_first_ends_it(
+        self, budget: dict[str, Any], num_trials: int, reason: str
+    ) -> None:
+        """No trial begins once one of the budgets is used up, and the search says which; failures cost as much."""
+        for measure in (measure_for(QUICK), fails):
+            search = run(quick(**budget), measure=measure)
+            assert (len(search.trials), search.ended_because) == (num_trials, reason)
 
-    def test_the_budget_of_minutes_ends_it(self, stand: Stand) -> None:
+    def test_a_longer_budget_goes_on(self) -> None:
+        """Those of the history count: with five trials allowed instead of three, a job measures two more."""
+        search = run(quick(trials=3))
+        longer = run(quick(trials=5), history=search.trials)
+        assert (longer.trials[:3], len(longer.trials), longer.ended_because) == (search.trials, 5, "trials")
+
+    def test_a_front_that_no_longer_grows_ends_it(self) -> None:
+        """Two trials in a row without gain are a plateau; any gain before that puts it off."""
+        request = replace(quick(plateau_trials=2), sla=(Limit(metric="tpot_p99_ms", bound_ms=40.0),))
+        flat = run(request, measure=measure_for(request, lambda _: measured(2.0, 30.0)))
+        assert (len(flat.trials), flat.ended_because) == (3, "plateau")
+        gains = iter([2.0, 2.0, 3.0, 1.0, 3.0])
+        grown = run(request, measure=measure_for(request, lambda _: measured(next(gains), 30.0)))
+        assert (len(grown.trials), grown.ended_because) == (5, "plateau")
+
+    def test_the_budget_of_minutes_ends_it(self, clock: FakeClock) -> None:
         """No trial begins when the minutes are over; the one that runs is finished."""
-        clock = iter([0.0, 0.0, 60.0, 119.9, 120.0])
-        search = run(make_request(budget=Budget(minutes=2.0)), now=lambda: next(clock))
+        durations_s = iter([60.0, 59.9, 0.2])
+        request = quick(minutes=2.0)
+
+        def measure(proposal: Proposal) -> Trial:
+            clock.advance(next(durations_s))
+            return trial_of(proposal)
+
+        search = run(request, measure=measure, now=clock.monotonic_s)
         assert (len(search.trials), search.ended_because) == (3, "minutes")
 
-    def test_the_minutes_of_earlier_trials_count(self, stand: Stand) -> None:
+    def test_the_minutes_of_earlier_trials_count(self, clock: FakeClock) -> None:
         """A resumed job has used the time that its trials took, not the time it lay still."""
-        request = make_request(budget=Budget(trials=24, minutes=4.0))
-        history = run(make_request(budget=Budget(trials=3))).trials  # a minute each
-        clock = iter([1e6, 1e6, 1e6 + 59.9, 1e6 + 60.0])
-        search = run(request, history=history, now=lambda: next(clock))
+        history = run(quick(trials=3)).trials  # a minute each
+
+        def measure(proposal: Proposal) -> Trial:
+            clock.advance(31.0)
+            return trial_of(proposal)
+
+        search = run(quick(minutes=4.0), history=history, measure=measure, now=clock.monotonic_s)
         assert (len(search.trials), search.ended_because) == (3 + 2, "minutes")
 
-    def test_a_wish_to_stop_ends_it_between_trials(self, stand: Stand) -> None:
+    def test_a_wish_to_stop_ends_it_between_trials(self) -> None:
         """The reason that should_stop gives is the reason why the search ended, and the trials so far stay."""
-        wishes: Iterator[str | None] = iter([None, None, "cancelled"])
-        search = run(make_request(), should_stop=lambda: next(wishes))
+        seen: list[Proposal] = []
+        measure = noting(measure_for(QUICK), seen)
+        search = run(QUICK, measure=measure, should_stop=lambda: "cancelled" if len(seen) == 2 else None)
         assert (len(search.trials), search.ended_because) == (2, "cancelled")
 
-    def test_a_wish_to_stop_goes_before_everything_else(self, stand: Stand) -> None:
+    def test_a_wish_to_stop_goes_before_everything_else(self) -> None:
         """A job that is to stop stops before it retries anything, and says so though its budget is used up, too."""
         search = run(
-            make_request(budget=Budget(trials=1)),
+            quick(trials=1),
             history=[make_trial(point=SPACE.default_point)],
-            retries=[(1, OperatingPoint.of({"max_batch": 2, "precision": "int8"}))],
+            retries=[Proposal(number=1, point=at(2, "int8"))],
             should_stop=lambda: "stopped",
         )
         assert (len(search.trials), search.ended_because) == (1, "stopped")
 
-    def test_while_it_runs_there_is_no_reason(self, stand: Stand) -> None:
+    def test_while_it_runs_there_is_no_reason(self) -> None:
         """Each trial is handed over as it ends, and only the end has a reason."""
-        request = make_request(budget=Budget(trials=2))
-        search = Search(request, SPACE, measure_for(request))
+        search = Search(QUICK, SPACE, measure_for(QUICK))
         trials = iter(search)
         assert [next(trials)] == search.trials
         assert search.ended_because is None
 
-    def test_an_error_while_measuring_ends_it(self, stand: Stand) -> None:
+    def test_an_error_while_measuring_ends_it(self) -> None:
         """What the bench raises, as for a damaged checkpoint, reaches the caller and counts as no trial."""
 
-        def measure(*_: Any) -> Trial:
+        def measure(_: Proposal) -> Trial:
             raise RuntimeError("checkpoint")
 
-        search = Search(make_request(), SPACE, measure)
+        search = Search(QUICK, SPACE, measure)
         with pytest.raises(RuntimeError, match="checkpoint"):
             next(iter(search))
         assert search.trials == []
+
+    def test_trials_taken_over_cost_nothing(self) -> None:
+        """Points that another job measured count as tried, not as trials: the budget is left for new ones."""
+
+        def measure(proposal: Proposal) -> Trial:
+            taken_over = {"reused_from": "abcd/0", "device_s": 0.0, "device_j": 0.0} if proposal.number < 3 else {}
+            return trial_of(proposal, **taken_over)
+
+        search = run(quick(trials=2), measure=measure)
+        assert (len(search.trials), search.ended_because) == (3 + 2, "trials")

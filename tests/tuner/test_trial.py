@@ -30,9 +30,10 @@ def test_no_other_state_may_stand_on_a_front(state: TrialState) -> None:
         make_trial(measurement=None),
         make_trial(measurement=make_measurement(tok_per_j=None)),
         make_trial(measurement=make_measurement(reasons=("sampling_gap",))),
+        make_trial(measurement=make_measurement(cut_by="dominated")),
     ],
-    ids=["no measurement", "no energy", "a reason against it"],
+    ids=["no measurement", "no energy", "a reason against it", "a window that ended early"],
 )
 def test_a_complete_trial_without_usable_figures_may_not(trial: Trial) -> None:
-    """A trial called complete whose measurement is missing, without energy or invalid may not."""
+    """A trial called complete whose measurement is missing, without energy, invalid or cut short may not."""
     assert not trial.has_front_figures
