@@ -22,6 +22,7 @@ from rich.console import Console
 
 from api.calibrate_commands import calibrate
 from api.errors import BAD_INPUT, UsageError
+from api.explain_commands import explain
 from api.flags import job_fields
 from api.guard_commands import guard, restore
 from api.jobfile import read_job
@@ -99,9 +100,11 @@ def _database_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--seed", type=int, help="Seed of the search.")
 @click.option("--name", help="A label for the job.")
 @click.option("--resume", metavar="JOB", help="Go on with a job that was stopped or killed; nothing is repeated.")
+@click.option("--after", metavar="JOB", help="A new version of an earlier job, as with other lists of values: what it "
+              "measured under the same conditions is taken over.")  # fmt: skip
 @_database_option
 @click.pass_obj
-def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **options: Any) -> None:
+def tune(settings: Settings, /, job_file: Path | None, resume: str | None, after: str | None, **options: Any) -> None:
     """Run a tuning job here and now, and print its Pareto front.
 
     Ctrl-C ends it after the running window and keeps everything; a second Ctrl-C ends it at once. Flags win over the
@@ -109,12 +112,14 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
     """
     settings = _with_database(settings, options.pop("database_url"))
     flags = job_fields(options)
-    if resume is not None and (job_file is not None or flags):
-        given = ", ".join([*([str(job_file)] if job_file else []), *flags])
-        raise UsageError(f"--resume goes on with the job as it was; {given} cannot be changed now: start a new job")
+    if resume is not None and (job_file is not None or flags or after):
+        given = ", ".join([*([str(job_file)] if job_file else []), *flags, *(["--after"] if after else [])])
+        raise UsageError(f"--resume goes on with the job as it was; {given} cannot be changed now: start a new job, "
+                         f"which --after {resume} lets begin with what this one measured")  # fmt: skip
     from api.heartbeat import LEASE_S
     from api.owners import is_dead, owner_name
     from api.prepare import prepare
+    from api.reuse import version_words
     from api.terminal import fetching, run_here
     from api.worker import give_back
 
@@ -125,9 +130,15 @@ def tune(settings: Settings, /, job_file: Path | None, resume: str | None, **opt
         if job_file is None and "model" not in flags:
             raise UsageError("give a job file or --model, as in: wattfront tune --model smollm2-135m")
         request = read_job(job_file, flags)
+        previous = None if after is None else stores.jobs.get(after)
         with fetching(console) as progress:
-            prepare(request, settings, progress)
-        claim = stores.jobs.create_claimed(request, owner_name(), LEASE_S)
+            prepared = prepare(request, settings, progress)
+        if previous is not None:
+            for words in version_words(stores, previous, prepared):
+                console.print(words, markup=False, highlight=False, soft_wrap=True)
+        claim = stores.jobs.create_claimed(
+            request, owner_name(), LEASE_S, previous_job_id=None if previous is None else previous.id
+        )
     else:
         stores.jobs.expire(is_dead)
         claim = stores.jobs.claim(stores.jobs.get(resume).id, owner_name(), LEASE_S, reopen=True)
@@ -284,7 +295,7 @@ def up(
     sys.exit(max(codes))
 
 
-for _command in (watch, measure, guard, restore, calibrate):
+for _command in (explain, watch, measure, guard, restore, calibrate):
     cli.add_command(_command)
 
 

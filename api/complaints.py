@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from api.schemas import JobIn
+from api.job_schemas import JobIn
 
 
 def complaint_of(error: ValidationError) -> tuple[str, str]:

@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from api import schemas
+from api.front_words import interval_notes, miss_words, tied_words
+from api.quality_words import quality_notes, quality_words
 from probes.device import Method
-from tuner.pareto import front_of, place_of
+from tuner.pareto import front_of, points_of
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.trial import Trial, TrialState
@@ -91,9 +93,10 @@ class JobView:
     def _refresh(self) -> None:
         parts = [self._current, *self._time_left()]
         if self._trials:
-            front = front_of(self._trials, self._request.latency_metric, created_at=self._trials[-1].started_at)
-            places = [place_of(trial, self._request.latency_metric) for trial in front.trials]
-            best = max((place.tok_per_j for place in places if place is not None), default=None)
+            now = self._trials[-1].started_at
+            front = front_of(self._trials, self._request.latency_metric, created_at=now, request=self._request)
+            points = points_of(front, self._trials, request=self._request)
+            best = max((point.aggregated.tok_per_j.value for point in points), default=None)
             parts += [] if best is None else [f"best {best:.3g} tok/J", f"front {len(front.trials)}"]
         self._progress.update(self._task, description=" · ".join(parts))
 
@@ -137,7 +140,7 @@ def print_front(console: Console, front: schemas.FrontOut) -> None:
     """Print a front with what must stand beside its figures."""
     if front.points:
         print_table(console, front_table(front))
-    for note in front_notes(front):
+    for note in [*front_notes(front), *interval_notes(front.points)]:
         console.print(Text(note), soft_wrap=True)
 
 
@@ -151,8 +154,16 @@ def front_table(front: schemas.FrontOut) -> Table:
         table.add_column(name, justify="right")
     for heading in ("tok/J", "95 %", f"{latency} ms", "95 %", "tok/s", "W", "TTFT p50 ms", "vs default", "quality"):
         table.add_column(heading, justify="right")
+    has_repeats = any(point.num_windows > 1 for point in front.points)
+    has_ties = any(point.tied_with for point in front.points)
+    if has_repeats:
+        table.add_column("windows", justify="right")
+    if has_ties:
+        table.add_column("trial", justify="right")
+        table.add_column("tied with")
     for point in front.points:
-        table.add_row(*_front_row(point))
+        repeats = [str(point.num_windows)] if has_repeats else []
+        table.add_row(*_front_row(point), *repeats, *([str(point.trial), tied_words(point)] if has_ties else []))
     return table
 
 
@@ -160,7 +171,7 @@ def front_notes(front: schemas.FrontOut) -> list[str]:
     """Return what must stand beside a front's figures: where the joules come from, what the job found."""
     if not front.points:
         misses = [
-            f"  trial {miss.trial} ({', '.join(f'{k}={v}' for k, v in miss.knobs.items())}): {miss.detail}"
+            f"  trial {miss.trial} ({', '.join(f'{k}={v}' for k, v in miss.knobs.items())}): {miss_words(miss)}"
             for miss in front.nearest_misses
         ]
         if misses:
@@ -181,8 +192,10 @@ def front_notes(front: schemas.FrontOut) -> list[str]:
         notes.append(
             "Quality is not simulated: what a precision does to the answers is unknown; measure it before you use it."
         )
-    if len(front.points) > 1:
-        fast, frugal = front.points[0], front.points[-1]
+    notes += quality_notes(front.points)
+    leading = [point for point in front.points if point.is_leading]
+    if len(leading) > 1:
+        fast, frugal = leading[0], leading[-1]
         notes.append(
             f"From the fastest to the most frugal point: {frugal.tok_per_j.value / fast.tok_per_j.value:.2f}x tokens "
             f"per joule for {frugal.latency_ms.value / fast.latency_ms.value:.2f}x {front.latency_metric}."
@@ -196,7 +209,8 @@ def front_csv(front: schemas.FrontOut) -> str:
     knobs = point_names(front.points)
     figures = ["tok_per_j", "tok_per_j_low", "tok_per_j_high", front.latency_metric, f"{front.latency_metric}_low",
                f"{front.latency_metric}_high", "output_tok_s", "mean_power_w", "energy_scope", "energy_method",
-               "is_estimate", "gain_over_default", "is_simulated"]  # fmt: skip
+               "is_estimate", "gain_over_default", "is_simulated", "num_windows", "num_sessions", "interval_of",
+               "tied_with", "is_leading"]  # fmt: skip
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(["trial", *knobs, *figures])
     for point in front.points:
@@ -218,6 +232,11 @@ def front_csv(front: schemas.FrontOut) -> str:
                 str(point.is_estimate).lower(),
                 point.gain_over_default,
                 str(front.is_simulated).lower(),
+                point.num_windows,
+                point.num_sessions,
+                point.interval_of,
+                " ".join(map(str, point.tied_with)),
+                str(point.is_leading).lower(),
             ]
         )
     return output.getvalue()
@@ -274,6 +293,8 @@ def _trial_line(trial: Trial, latency_metric: str) -> Text:
             f" {measurement.tok_per_j.value:8.3g} tok/J{estimate}  {latency.value:8.4g} ms {latency_metric[:-3]}"
             f"  {measurement.output_tok_s.value:7.1f} tok/s"
         )
+    if trial.reused_from is not None:
+        words += f"  (taken over from job {trial.reused_from[:8]})"
     if trial.state is TrialState.COMPLETE:
         return Text(words)
     return Text(f"{words}  {trial.state.value}: {trial.detail or trial.reason}", style="yellow")
@@ -291,11 +312,11 @@ def _front_row(point: schemas.PointOut) -> list[str]:
         "" if point.mean_power_w is None else f"{point.mean_power_w:.1f}",
         "" if ttft is None else f"{ttft.value:.0f}",
         "" if point.gain_over_default is None else f"{point.gain_over_default:.2f}x",
-        _quality_words(point) if quality is None else f"ppl {quality.perplexity_ratio:.3f}x",
+        _unscored(point) if quality is None else quality_words(quality),
     ]
 
 
-def _quality_words(point: schemas.PointOut) -> str:
+def _unscored(point: schemas.PointOut) -> str:
     return "unknown" if point.energy_method == Method.SIMULATED else ""
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from api.complaints import complaint_of, shown
 from api.errors import JobFileError, UsageError
-from api.schemas import JobIn
+from api.job_schemas import JobIn
 from probes.simulated.names import located
 from tuner.errors import InvalidRequest
 from tuner.request import TuneRequest
@@ -118,6 +118,9 @@ def _with_absolute_paths(request: TuneRequest) -> TuneRequest:
     path = Path(request.model).expanduser()
     if path.exists():
         request = dataclasses.replace(request, model=str(path.absolute()))
+    if request.quality.text_file is not None:
+        text_file = str(Path(request.quality.text_file).expanduser().absolute())
+        request = dataclasses.replace(request, quality=dataclasses.replace(request.quality, text_file=text_file))
     if request.workload.trace_file is None:
         return request
     trace_file = str(Path(request.workload.trace_file).expanduser().absolute())

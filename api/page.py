@@ -14,20 +14,29 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api import schemas
+from api.explanation import explanation_of
+from api.front_words import interval_notes, miss_words, tied_words
 from api.plot import Dot, Scatter, scatter
+from api.quality_words import quality_words
 from api.records import device_out, front_out, job_out, trial_out
 from api.routes.stores_of import StoresDep
 from api.stores import Stores, utc_now
 from db.device import ControlState
 from db.job import Job
 from probes.settings import DEVICE_KNOBS
-from tuner.pareto import Front
+from tuner.aggregates import Aggregated, aggregated
+from tuner.pareto import Front, FrontPoint, points_of
+from tuner.point import OperatingPoint
 from tuner.trial import Trial, TrialState
 
 router = APIRouter(include_in_schema=False)
 templates = Jinja2Templates(
     env=Environment(loader=PackageLoader("api", "templates"), autoescape=select_autoescape(["html", "svg"]))
 )
+
+templates.env.filters["tied_words"] = tied_words
+templates.env.filters["miss_words"] = miss_words
+templates.env.filters["quality_words"] = quality_words
 
 MAX_JOBS = 100
 
@@ -60,11 +69,14 @@ def _job_context(job: Job, trials: Sequence[Trial], front: Front) -> dict[str, A
     shown = front_out(job, front, trials, trials[0].point if trials else None)
     shown_trials = [trial_out(trial) for trial in trials]
     measured = [trial.measurement for trial in shown_trials if trial.measurement is not None]
-    dots = _dots(trials, front)
+    dots = _dots(job, trials, front)
     return {
         "job": job_out(job, utc_now()),
         "front": shown,
         "trials": shown_trials,
+        "has_ties": any(point.tied_with for point in shown.points),
+        "notes": interval_notes(shown.points),
+        "explanation": _sentences(job, trials, shown),
         "scatter": _scatter(job, dots),
         "series": sorted({dot.series for dot in dots}),
         "energy": _energy(shown, measured),
@@ -76,28 +88,70 @@ def _job_context(job: Job, trials: Sequence[Trial], front: Front) -> dict[str, A
     }
 
 
-def _dots(trials: Sequence[Trial], front: Front) -> list[Dot]:
-    on_front = {(trial.number, trial.attempt) for trial in front.trials}
-    dots = []
-    for trial in trials:
-        measurement = trial.measurement
-        latency = None if measurement is None else measurement.latency(front.latency_metric)
-        if measurement is None or measurement.tok_per_j is None or latency is None:
-            continue
-        dots.append(
-            Dot(
-                latency_ms=latency.value,
-                tok_per_j=measurement.tok_per_j.value,
-                low=measurement.tok_per_j.low,
-                high=measurement.tok_per_j.high,
-                label=f"trial {trial.number}: {trial.point}, {measurement.tok_per_j.value:.3g} tok/J, "
-                f"{latency.value:.3g} ms" + ("" if trial.state is TrialState.COMPLETE else f", {trial.reason}"),
-                series=str(trial.point.as_dict().get("precision", "default")),
-                is_on_front=(trial.number, trial.attempt) in on_front,
-                state=trial.state.value,
-            )
-        )
+def _sentences(job: Job, trials: Sequence[Trial], front: schemas.FrontOut) -> list[str]:
+    """Return what the job found; the nearest misses, which come first where there are any, have a list of their own."""
+    sentences = explanation_of(job, trials).sentences
+    return sentences[1:] if front.nearest_misses else sentences
+
+
+def _dots(job: Job, trials: Sequence[Trial], front: Front) -> list[Dot]:
+    """Return a dot for each point, at the mean of its windows, and one for each trial whose figures are not used."""
+    points = points_of(front, trials, request=job.request)
+    on_front = {_key(point.trial): point for point in points}
+    found = aggregated(trials, front.latency_metric, request=job.request)
+    dots = [_point_dot(one, on_front.get(_key(one.trial))) for one in found]
+    dots += [dot for trial in trials if trial.state is TrialState.INVALID and (dot := _invalid_dot(trial, front))]
     return dots
+
+
+def _key(trial: Trial) -> tuple[int, int]:
+    return (trial.number, trial.attempt)
+
+
+def _point_dot(found: Aggregated, on_front: FrontPoint | None) -> Dot:
+    tok_per_j, latency_ms = found.tok_per_j, found.latency_ms
+    words = [f"trial {found.trial.number}: {found.point}, {tok_per_j.value:.3g} tok/J, {latency_ms.value:.3g} ms"]
+    if found.num_windows > 1:
+        words.append(f"mean of {found.num_windows} windows in {found.num_sessions} launches")
+    if not found.is_feasible:
+        words.append(next((trial.reason for trial in found.trials if trial.reason), "outside the limits"))
+    if on_front is not None and on_front.tied_with:
+        words.append("tied with " + ", ".join(map(str, on_front.tied_with)))
+    return Dot(
+        latency_ms=latency_ms.value,
+        tok_per_j=tok_per_j.value,
+        low=tok_per_j.low,
+        high=tok_per_j.high,
+        latency_low_ms=latency_ms.low,
+        latency_high_ms=latency_ms.high,
+        label=", ".join(words),
+        series=_series(found.point),
+        is_on_front=on_front is not None,
+        is_leading=on_front is None or on_front.is_leading,
+        state=(TrialState.COMPLETE if found.is_feasible else TrialState.INFEASIBLE).value,
+    )
+
+
+def _invalid_dot(trial: Trial, front: Front) -> Dot | None:
+    measurement = trial.measurement
+    latency = None if measurement is None else measurement.latency(front.latency_metric)
+    if measurement is None or measurement.tok_per_j is None or latency is None:
+        return None
+    return Dot(
+        latency_ms=latency.value,
+        tok_per_j=measurement.tok_per_j.value,
+        low=measurement.tok_per_j.low,
+        high=measurement.tok_per_j.high,
+        label=f"trial {trial.number}: {trial.point}, {measurement.tok_per_j.value:.3g} tok/J, {latency.value:.3g} ms, "
+        f"{trial.reason}",
+        series=_series(trial.point),
+        is_on_front=False,
+        state=trial.state.value,
+    )
+
+
+def _series(point: OperatingPoint) -> str:
+    return str(point.as_dict().get("precision", "default"))
 
 
 def _scatter(job: Job, dots: list[Dot]) -> Scatter | None:

@@ -11,10 +11,11 @@ from api.stores import Stores
 from db.device import SeenDevice
 from db.job import Job
 from probes.device import Conditions, Reading
+from tuner.aggregates import Aggregated, aggregated, origin_of
 from tuner.knobs import SIMULATED
 from tuner.measurement import Distribution, Estimate, Measurement
 from tuner.objectives import violations
-from tuner.pareto import Front
+from tuner.pareto import Front, FrontPoint, points_of
 from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.trial import Trial, TrialState
@@ -35,6 +36,7 @@ def job_out(job: Job, now: datetime) -> schemas.JobOut:
         engine=request.engine,
         device=request.device,
         device_uuid=job.device_uuid,
+        previous_job=job.previous_job_id,
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
@@ -60,6 +62,11 @@ def trial_out(trial: Trial) -> schemas.TrialOut:
         detail=trial.detail,
         started_at=trial.started_at,
         finished_at=trial.finished_at,
+        role=trial.role.value,
+        session=trial.session,
+        device_s=trial.device_s,
+        device_j=trial.device_j,
+        reused_from=trial.reused_from,
         measurement=None if trial.measurement is None else measurement_out(trial.measurement),
     )
 
@@ -74,8 +81,12 @@ def front_of_job(stores: Stores, job_id: str) -> schemas.FrontOut:
 def front_out(
     job: Job, front: Front, trials: Sequence[Trial], default_point: OperatingPoint | None
 ) -> schemas.FrontOut:
-    """Return a front's public form; the default point's trial gives the gains their reference."""
-    reference = _tok_per_j_of(trials, default_point)
+    """Return a front's public form; the default point gives the gains their reference.
+
+    Of windows that were cut no gain is told, and every point says so.
+    """
+    points = points_of(front, trials, request=job.request)
+    reference, is_cut = _tok_per_j_of(job.request, trials, default_point, front)
     return schemas.FrontOut(
         job=job.id,
         model=job.request.model,
@@ -84,24 +95,41 @@ def front_out(
         hypervolume=front.hypervolume,
         latency_reference_ms=front.latency_reference_ms,
         is_final=job.has_ended,
-        points=[_point_out(trial, front.latency_metric, reference) for trial in front.trials],
+        points=[_point_out(point, reference, is_reference_cut=is_cut) for point in points],
         nearest_misses=[] if front.trials else nearest_misses(job.request, trials),
     )
 
 
 def nearest_misses(request: TuneRequest, trials: Sequence[Trial]) -> list[schemas.MissOut]:
-    """Return the infeasible points that miss their worst limit by least."""
-    misses = []
+    """Return the infeasible points that miss their worst limit by least, each by the first trial that showed it.
+
+    A window that was cut shows only the least that its limit is missed by. So whole windows come first, among a
+    point's and among points.
+    """
+    misses: dict[OperatingPoint, schemas.MissOut] = {}
     for trial in trials:
-        if trial.state is TrialState.INFEASIBLE and trial.measurement is not None:
-            worst = max(violations(request, trial.measurement).values(), default=0.0)
-            if worst > 0:
-                misses.append((worst, trial))
-    misses.sort(key=lambda pair: (pair[0], pair[1].number))
-    return [
-        schemas.MissOut(trial=trial.number, knobs=trial.point.as_dict(), detail=trial.detail or "", missed_by=worst)
-        for worst, trial in misses[:MAX_MISSES]
-    ]
+        miss = _miss(request, trial)
+        known = misses.get(trial.point)
+        if miss is not None and (known is None or known.is_cut > miss.is_cut):
+            misses[trial.point] = miss
+    return sorted(misses.values(), key=lambda miss: (miss.is_cut, miss.missed_by, miss.trial))[:MAX_MISSES]
+
+
+def _miss(request: TuneRequest, trial: Trial) -> schemas.MissOut | None:
+    """Return what an infeasible trial misses; None where it is no limit of the request."""
+    if trial.state is not TrialState.INFEASIBLE or trial.measurement is None:
+        return None
+    shares, cut_by = violations(request, trial.measurement), trial.measurement.cut_by
+    worst = max(shares.values(), default=0.0)
+    if worst <= 0 and cut_by not in shares:
+        return None
+    return schemas.MissOut(
+        trial=trial.number,
+        knobs=trial.point.as_dict(),
+        detail=trial.detail or "",
+        missed_by=max(worst, 0.0),
+        is_cut=cut_by is not None,
+    )
 
 
 def measurement_out(measurement: Measurement) -> schemas.MeasurementOut:
@@ -128,6 +156,7 @@ def measurement_out(measurement: Measurement) -> schemas.MeasurementOut:
         idle_power_w=measurement.idle_power_w,
         quality=None if measurement.quality is None else schemas.QualityOut(**dataclasses.asdict(measurement.quality)),
         engine=dataclasses.asdict(measurement.engine),
+        cut_by=measurement.cut_by,
         reasons=list(measurement.reasons),
     )
 
@@ -177,32 +206,59 @@ def _conditions_out(conditions: Conditions) -> schemas.ConditionsOut:
     return schemas.ConditionsOut(**fields)
 
 
-def _point_out(trial: Trial, latency_metric: str, reference: float | None) -> schemas.PointOut:
-    measurement = trial.measurement
+def _point_out(point: FrontPoint, reference: float | None, *, is_reference_cut: bool) -> schemas.PointOut:
+    measurement, found = point.trial.measurement, point.aggregated
     assert measurement is not None  # a front holds only trials with front figures
-    tok_per_j, latency = measurement.tok_per_j, measurement.latency(latency_metric)
-    assert tok_per_j is not None
-    assert latency is not None
     return schemas.PointOut(
-        trial=trial.number,
-        knobs=trial.point.as_dict(),
-        tok_per_j=_estimate(tok_per_j),
-        latency_ms=_estimate(latency),
-        output_tok_s=_estimate(measurement.output_tok_s),
-        mean_power_w=measurement.mean_power_w,
+        trial=point.trial.number,
+        knobs=point.trial.point.as_dict(),
+        tok_per_j=_estimate(found.tok_per_j),
+        latency_ms=_estimate(found.latency_ms),
+        output_tok_s=_estimate(found.mean(lambda one: one.output_tok_s)),
+        mean_power_w=_mean_power_w(found),
         energy_scope=measurement.reading.scope.value,
         energy_method=measurement.reading.method.value,
         is_estimate=measurement.reading.is_estimate,
-        gain_over_default=None if reference is None else tok_per_j.value / reference,
+        gain_over_default=None if reference is None else found.tok_per_j.value / reference,
+        num_windows=found.num_windows,
+        num_sessions=found.num_sessions,
+        interval_of=found.interval_of.value,
+        tied_with=list(point.tied_with),
+        is_leading=point.is_leading,
+        note="; ".join(_notes(found, is_reference_cut=is_reference_cut)) or None,
         measurement=measurement_out(measurement),
     )
 
 
-def _tok_per_j_of(trials: Sequence[Trial], point: OperatingPoint | None) -> float | None:
-    for trial in trials:
-        if trial.point == point and trial.measurement is not None and trial.measurement.tok_per_j is not None:
-            return trial.measurement.tok_per_j.value
-    return None
+def _mean_power_w(point: Aggregated) -> float | None:
+    measured = [trial.measurement for trial in point.trials if trial.measurement is not None]
+    if any(one.mean_power_w is None for one in measured):
+        return None
+    return point.mean(lambda one: Estimate(one.mean_power_w or 0.0)).value
+
+
+def _notes(point: Aggregated, *, is_reference_cut: bool) -> list[str]:
+    notes = ["no gain over the default point is told: all windows of that were cut"] if is_reference_cut else []
+    if point.left_out is not None:
+        return [f"windows left out, {point.left_out}", *notes]
+    return ["the baseline's drift is divided out", *notes] if point.is_corrected else notes
+
+
+def _tok_per_j_of(
+    request: TuneRequest, trials: Sequence[Trial], point: OperatingPoint | None, front: Front
+) -> tuple[float | None, bool]:
+    """Return a point's tokens per joule as the front's are: over its windows, of the same origin, without drift.
+
+    Where its windows must not be used, the first that has a figure stands in, so that a gain can be told at all. What
+    was cut has none; the second value says that this is why.
+    """
+    origins = {origin_of(trial) for trial in front.trials}
+    for found in aggregated(trials, front.latency_metric, request=request):  # all of them: drift shows in the others
+        if found.point == point and found.origin in origins:
+            return (None, True) if found.is_cut else (found.tok_per_j.value, False)
+    shown = [trial.measurement for trial in trials if trial.point == point and trial.measurement is not None]
+    figures = [one.tok_per_j.value for one in shown if one.tok_per_j is not None and one.cut_by is None]
+    return next(iter(figures), None), not figures and any(one.cut_by is not None for one in shown)
 
 
 def _estimate(estimate: Estimate) -> schemas.EstimateOut:

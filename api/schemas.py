@@ -1,159 +1,11 @@
-"""JSON and YAML in and out. Field names are public; what they mean stands in docs/glossary.md."""
+"""JSON out. Field names are public; what they mean stands in docs/glossary.md."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
-
-from tuner.errors import InvalidRequest
-from tuner.knobs import usual_engine
-from tuner.request import (
-    Budget,
-    KnobRange,
-    Limit,
-    QualityGate,
-    RepeatRule,
-    ReuseRule,
-    TuneRequest,
-    WindowRule,
-    WorkloadSpec,
-)
-
-#: The sampler's seed is the job's plus the number of trials, and has 32 bits.
-MAX_SEED = 2**31
-
-
-class _In(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class WorkloadIn(_In):
-    """Seeded requests; ranges are `low-high` or one number. The embedded engine takes the scenario `closed` alone."""
-
-    scenario: StrictStr = "closed"
-    prompt_tokens: StrictInt | StrictStr = "64-192"
-    output_tokens: StrictInt | StrictStr = "16-48"
-    concurrency: StrictInt | None = None
-    rate_per_s: StrictFloat | StrictInt | None = None
-    trace_file: StrictStr | None = None
-    time_scale: StrictFloat | StrictInt = WorkloadSpec().time_scale
-    seed: StrictInt = 0
-
-    def to_spec(self) -> WorkloadSpec:
-        """Build the workload; raises InvalidRequest."""
-        ranges = {
-            name: token_range(f"workload.{name}", getattr(self, name)) for name in ("prompt_tokens", "output_tokens")
-        }
-        return WorkloadSpec(**{**self.model_dump(), **ranges})
-
-
-class BudgetIn(_In):
-    """When the job ends at the latest."""
-
-    trials: StrictInt = Budget().trials
-    minutes: StrictFloat | StrictInt | None = None
-    device_hours: StrictFloat | StrictInt | None = None
-    joules: StrictFloat | StrictInt | None = None
-    plateau_trials: StrictInt | None = None
-
-
-class RepeatsIn(_In):
-    """How often the best points are measured again."""
-
-    windows: StrictInt = RepeatRule().windows
-    finalists: StrictInt = RepeatRule().finalists
-
-
-class ReuseIn(_In):
-    """Whether what was measured before under the same conditions counts."""
-
-    max_age_hours: StrictFloat | StrictInt = ReuseRule().max_age_hours
-
-
-class WindowIn(_In):
-    """How long a point is warmed up and measured; a longest time that is not given never contradicts the other."""
-
-    warmup_s: StrictFloat | StrictInt = WindowRule().warmup_s
-    max_warmup_s: StrictFloat | StrictInt | None = None
-    window_s: StrictFloat | StrictInt = WindowRule().window_s
-    min_requests: StrictInt = WindowRule().min_requests
-    max_window_s: StrictFloat | StrictInt | None = None
-    idle_s: StrictFloat | StrictInt = WindowRule().idle_s
-    stops_early: StrictBool = WindowRule().stops_early
-
-    def to_rule(self) -> WindowRule:
-        """Build the rule; raises InvalidRequest."""
-        usual = WindowRule()
-        fields = self.model_dump()
-        if self.max_warmup_s is None:
-            fields["max_warmup_s"] = max(usual.max_warmup_s, self.warmup_s)
-        if self.max_window_s is None:
-            fields["max_window_s"] = max(usual.max_window_s, self.window_s)
-        return WindowRule(**fields)
-
-
-class QualityIn(_In):
-    """What a precision may cost."""
-
-    max_perplexity_ratio: StrictFloat | StrictInt = QualityGate().max_perplexity_ratio
-
-
-class JobIn(_In):
-    """A tuning job: the content of a job file.
-
-    A device named `simulated:...` is a model of one: nothing is measured or set on it, its clocks need no permission,
-    and what a precision does to a model's answers stays unknown.
-    """
-
-    model: StrictStr
-    #: None is the one that the device takes: simulated on a simulated device, else embedded.
-    engine: StrictStr | None = None
-    device: StrictStr = "auto"
-    allow_device_control: StrictBool = False
-    name: StrictStr = ""
-    workload: WorkloadIn = Field(default_factory=WorkloadIn)
-    sla: dict[str, StrictFloat | StrictInt] = Field(default_factory=dict)
-    knobs: dict[str, list[StrictInt | StrictFloat | StrictStr]] = Field(default_factory=dict)
-    latency_metric: StrictStr = "tpot_p99_ms"
-    budget: BudgetIn = Field(default_factory=BudgetIn)
-    window: WindowIn = Field(default_factory=WindowIn)
-    repeats: RepeatsIn = Field(default_factory=RepeatsIn)
-    reuse: ReuseIn = Field(default_factory=ReuseIn)
-    sampler: StrictStr = "wattfront"
-    quality: QualityIn = Field(default_factory=QualityIn)
-    seed: StrictInt = Field(default=0, ge=0, le=MAX_SEED)
-
-    def to_request(self) -> TuneRequest:
-        """Build the request; raises InvalidRequest naming field, value and remedy."""
-        return TuneRequest(
-            model=self.model,
-            engine=usual_engine(self.device) if self.engine is None else self.engine,
-            device=self.device,
-            allow_device_control=self.allow_device_control,
-            name=self.name,
-            workload=self.workload.to_spec(),
-            sla=tuple(Limit(metric=metric, bound_ms=bound) for metric, bound in self.sla.items()),
-            knobs=tuple(KnobRange(name=name, values=tuple(values)) for name, values in self.knobs.items()),
-            latency_metric=self.latency_metric,
-            budget=Budget(**self.budget.model_dump()),
-            window=self.window.to_rule(),
-            repeats=RepeatRule(**self.repeats.model_dump()),
-            reuse=ReuseRule(**self.reuse.model_dump()),
-            sampler=self.sampler,
-            quality=QualityGate(**self.quality.model_dump()),
-            seed=self.seed,
-        )
-
-
-def token_range(field: str, text: int | str) -> tuple[int, int]:
-    """Read `64-192` or `128`; raises InvalidRequest."""
-    low, _, high = str(text).partition("-")
-    try:
-        return int(low), int(high or low)
-    except ValueError:
-        raise InvalidRequest(field, text, "write LOW-HIGH or one number, as in 64-192") from None
+from pydantic import BaseModel
 
 
 class EstimateOut(BaseModel):
@@ -224,15 +76,30 @@ class EnergyOut(BaseModel):
 
 
 class QualityOut(BaseModel):
-    """What the precision costs against fp32 on the job's own text.
+    """What the precision costs against the reference on the job's own prompts.
 
     Null in a measurement that was simulated: nothing is computed, so the quality of its precision is unknown.
     """
 
+    #: The reference's own completions, how many tokens they are, and how unlikely this precision finds them.
     num_tokens: int
     perplexity: float
     perplexity_ratio: float
-    top1_agreement: float
+    #: Null where the engine names no likeliest token.
+    top1_agreement: float | None
+    #: Nats a position; null where the engine shows no distributions.
+    kl: float | None
+    num_positions: int
+    #: 0 of what was told from one fixed text, before there were prompts.
+    num_prompts: int
+    reference: str
+    kv_precision: str
+    #: On the user's own text; null without one.
+    text_perplexity: float | None
+    num_text_tokens: int
+    measured_at: datetime | None
+    #: True when an earlier job measured it.
+    is_reused: bool
 
 
 class MeasurementOut(BaseModel):
@@ -261,6 +128,8 @@ class MeasurementOut(BaseModel):
     idle_power_w: float | None
     quality: QualityOut | None
     engine: dict[str, Any]
+    #: Why the window ended before its time; its figures are of what it showed until then. Null for a whole one.
+    cut_by: str | None
     reasons: list[str]
 
 
@@ -275,11 +144,22 @@ class TrialOut(BaseModel):
     detail: str | None
     started_at: datetime
     finished_at: datetime | None
+    role: str
+    #: Which launch of the engine it was measured in; null without one.
+    session: str | None
+    #: How long the device was kept, and its energy meanwhile; null where that is not known.
+    device_s: float | None
+    device_j: float | None
+    #: JOB/NUMBER of the trial whose measurement was taken over; null for one of its own.
+    reused_from: str | None
     measurement: MeasurementOut | None
 
 
 class PointOut(BaseModel):
-    """One operating point of a front, with what it is judged by first and everything measured behind it."""
+    """One operating point of a front, with what it is judged by first and everything measured behind it.
+
+    Figures are the mean over its windows; `measurement` is the window of the trial that stands for the point.
+    """
 
     trial: int
     knobs: dict[str, int | float | str]
@@ -292,6 +172,17 @@ class PointOut(BaseModel):
     is_estimate: bool
     #: Tokens per joule over that of the default point; null when that was not measured.
     gain_over_default: float | None
+    num_windows: int
+    #: Launches of the engine that the windows belong to.
+    num_sessions: int
+    #: What low and high of tok_per_j and latency_ms speak of: scatter inside the only window, or between sessions.
+    interval_of: str
+    #: Trials of the points of this front that it cannot be ranked with.
+    tied_with: list[int]
+    #: False for a point that another is ahead of by value: a tie keeps it.
+    is_leading: bool
+    #: What was done to its figures or which windows were left out, in words; null for nothing.
+    note: str | None
     measurement: MeasurementOut
 
 
@@ -301,12 +192,13 @@ class MissOut(BaseModel):
     trial: int
     knobs: dict[str, int | float | str]
     detail: str
-    #: The worst limit is missed by this share of its bound.
+    #: The worst limit is missed by this share of its bound; by no less, where the window was cut.
     missed_by: float
+    is_cut: bool
 
 
 class FrontOut(BaseModel):
-    """The operating points of a job that no other dominates, fastest first."""
+    """The operating points of a job that no other beats beyond doubt, fastest first."""
 
     job: str
     model: str
@@ -335,6 +227,8 @@ class JobOut(BaseModel):
     engine: str
     device: str
     device_uuid: str | None
+    #: The job whose results it began with; null for none.
+    previous_job: str | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

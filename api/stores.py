@@ -16,6 +16,8 @@ from db.errors import DatabaseNotWritable
 from db.fronts import FrontStore
 from db.job import Job
 from db.jobs import JobStore
+from db.qualities import QualityStore
+from db.reuse import ReuseStore
 from db.trials import TrialStore
 from tuner.pareto import Front, front_of
 
@@ -29,13 +31,16 @@ class Stores:
     trials: TrialStore
     fronts: FrontStore
     devices: DeviceStore
+    qualities: QualityStore
+    reuse: ReuseStore
 
     def front(self, job: Job) -> Front:
         """Return a job's front as its trials are now; for a job that has ended, the stored one."""
         stored = self.fronts.latest(job.id) if job.has_ended else None
         if stored is not None:
             return stored
-        return front_of(self.trials.history(job.id), job.request.latency_metric, created_at=utc_now())
+        trials = self.trials.history(job.id)
+        return front_of(trials, job.request.latency_metric, created_at=utc_now(), request=job.request)
 
 
 def utc_now() -> datetime:
@@ -55,6 +60,8 @@ def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
         trials=TrialStore(database, utc_now),
         fronts=FrontStore(database),
         devices=DeviceStore(database, utc_now),
+        qualities=QualityStore(database),
+        reuse=ReuseStore(database),
     )
 
 

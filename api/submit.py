@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import threading
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -19,13 +20,14 @@ from pydantic import ValidationError
 
 from api.complaints import complaint_of, shown
 from api.errors import UsageError
-from api.schemas import JobIn
+from api.job_schemas import JobIn
 from api.stores import Stores
 from db.job import Job, JobState
 from engine.errors import UnknownModel
 from engine.simulated import catalogue
 from probes.simulated.names import is_simulated_name, parse_name
 from probes.simulated.twin import SUFFIX
+from tuner.drift import BASELINE_EVERY
 from tuner.errors import InvalidRequest
 from tuner.request import KnobValue, TuneRequest
 from tuner.simulation import open_simulation
@@ -34,7 +36,10 @@ from tuner.space import search_space
 MAX_BODY_BYTES = 1_000_000
 #: Queued and running ones together.
 MAX_OPEN_JOBS = 100
+#: Windows of the finals, which repeat the best points, count as trials do.
 MAX_TRIALS = 1_000
+#: A Gaussian process takes longer for every further point, by the cube of their number.
+MAX_GP_TRIALS = 200
 #: Of the space that is searched: near its end the search looks at every point that is left.
 MAX_POINTS = 100_000
 #: Of a window or a warm-up, in the device's own time.
@@ -176,6 +181,9 @@ def _refuse_forbidden(request: TuneRequest) -> None:
     if SUFFIX in request.device.lower():
         remedy = "no file is read for a job over HTTP; use `wattfront tune` for a twin, or choose simulated:h100-sxm"
         raise InvalidRequest("device", request.device, remedy)
+    if request.quality.text_file is not None:
+        remedy = "a job over HTTP reads no files; leave it out, or run it with wattfront tune"
+        raise InvalidRequest("quality.text_file", request.quality.text_file, remedy)
     if request.workload.trace_file is not None:
         remedy = "no file is read for a job over HTTP; use `wattfront tune`, or the scenario server"
         raise InvalidRequest("workload.trace_file", request.workload.trace_file, remedy)
@@ -204,6 +212,32 @@ def _refuse_costly(request: TuneRequest) -> None:
     for field, value, most in bounds:
         if value > most:
             raise InvalidRequest(field, value, f"over HTTP give at most {most}")
+    _refuse_many_windows(request)
+
+
+def _refuse_many_windows(request: TuneRequest) -> None:
+    """Refuse repeats that make too many windows, and more points than a Gaussian process can be asked about."""
+    trials, repeats = request.budget.trials, request.repeats
+    if request.sampler == "gp" and trials > MAX_GP_TRIALS:
+        raise InvalidRequest("budget.trials", trials, f"over HTTP give sampler gp at most {MAX_GP_TRIALS}")
+    finalists = min(repeats.finalists, trials)
+    windows = trials + _most_repeats(repeats.windows - 1, finalists)
+    if windows > MAX_TRIALS:
+        raise InvalidRequest(
+            "repeats.windows",
+            repeats.windows,
+            f"with {finalists} finalists and their baselines that makes {windows} windows in all; over HTTP "
+            f"give at most {MAX_TRIALS}",
+        )
+
+
+def _most_repeats(rounds: int, finalists: int) -> int:
+    """Return how many windows the finals take at most: a baseline that ends a round begins the next.
+
+    Every finalist may be tried once more after the last round, with one more baseline.
+    """
+    baselines = math.ceil(finalists / BASELINE_EVERY)
+    return rounds * (finalists + baselines) + finalists + 2 if rounds else 0
 
 
 def _most(knobs: Mapping[str, tuple[KnobValue, ...]], name: str, unnamed: float) -> float:

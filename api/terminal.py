@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from api.console import JobView, model_progress, print_front
+from api.explanation import end_lines
 from api.jobfile import read_job
 from api.prepare import Prepared, prepare
 from api.records import front_of_job
@@ -66,7 +67,7 @@ def run_here(stores: Stores, settings: Settings, console: Console, claim: Claim)
     if ended.ended_because == "stopped":
         console.print(f"stopped; go on with: wattfront tune --resume {job.id[:8]}", soft_wrap=True)
         return 130
-    return _tell_end(console, ended)
+    return _tell_end(stores, console, ended)
 
 
 def follow(stores: Stores, console: Console, job: Job, watch: Callable[[], None], stop: threading.Event) -> int:
@@ -88,7 +89,7 @@ def follow(stores: Stores, console: Console, job: Job, watch: Callable[[], None]
     if not job.has_ended:
         return 130
     print_front(console, front_of_job(stores, job.id))
-    return _tell_end(console, job)
+    return _tell_end(stores, console, job)
 
 
 def submit_once(stores: Stores, settings: Settings, console: Console, job_file: Path) -> Job:
@@ -117,7 +118,9 @@ def _introduce(say: Callable[[str], None], prepared: Prepared, job: Job, num_don
         say(f"resumed: {num_done} trials are done and are not repeated")
 
 
-def _tell_end(console: Console, job: Job) -> int:
+def _tell_end(stores: Stores, console: Console, job: Job) -> int:
+    for line in end_lines(stores, job):
+        console.print(Text(line), soft_wrap=True)
     words = f"job {job.id[:8]} {job.state.value}: {job.ended_because}" + (f"; {job.message}" if job.message else "")
     console.print(Text(words), soft_wrap=True)
     return 1 if job.state is JobState.FAILED else 0

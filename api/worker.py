@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 import structlog
 
 from api.errors import BAD_INPUT
+from api.explanation_words import none_words
 from api.heartbeat import LEASE_S, Heartbeat
 from api.owners import is_dead, owner_name
 from api.prepare import Prepared, here_uuids, prepare, probe_host
+from api.recorder import Recorder
 from api.records import nearest_misses
+from api.reuse import EarlierResults
 from api.settings import Settings
 from api.stores import Stores, utc_now
 from db.device import ControlState
 from db.errors import LeaseLost, StoreError
 from db.job import Claim, Job, JobState
-from db.trials import StartedTrial
 from engine.embedded.gguf_file import Progress
 from engine.host import EngineHost
 from engine.serving import ServingEngine
@@ -37,12 +39,14 @@ from probes.errors import ControlLeaseLost, DeviceInUse, DeviceLost, GuardUnavai
 from probes.holder import hold
 from probes.settings import DEVICE_KNOBS
 from tuner.bench import Bench
+from tuner.errors import InvalidRequest
 from tuner.pareto import front_of
 from tuner.point import OperatingPoint
 from tuner.rig import DeviceRig
 from tuner.search import Proposal, Search
 from tuner.simulation import Simulation
 from tuner.trial import Trial, TrialState
+from tuner.versions import changes, ranges_of
 
 #: What may be otherwise in a while: the job waits for it instead of failing.
 FOR_NOW = (DeviceInUse, GuardUnavailable, ControlLeaseLost, DeviceLost)
@@ -198,16 +202,19 @@ def _run_trials(
     """Search, storing each trial as it ends."""
     stores.devices.seen(prepared.device.info, prepared.device.capabilities())
     stores.jobs.set_device(claim, prepared.device.info.uuid)
+    _keep_to_space(stores, claim, job, prepared)
     history = stores.trials.history(job.id)
     listener.on_prepared(job, prepared, len(history))
     with _bench(stores, prepared, settings) as bench:
-        recorder = _Recorder(stores, claim, bench, listener)
+        earlier = EarlierResults(stores, prepared, job_id=job.id, previous_job_id=job.previous_job_id)
+        recorder = Recorder(stores, claim, bench, earlier=earlier, on_started=listener.on_trial_started)
         search = Search(
             job.request,
             prepared.space,
             recorder.measure,
             history=history,
-            retries=stores.trials.to_retry(job.id),
+            retries=[Proposal(number=number, point=point) for number, point in stores.trials.to_retry(job.id)],
+            first=earlier.first_points(),
             should_stop=lambda: _reason_to_stop(heartbeat, should_stop),
         )
         for trial in search:
@@ -216,6 +223,23 @@ def _run_trials(
             if trial.reason == DeviceLost.kind:
                 raise DeviceLost(f"{prepared.device.info.uuid}: {trial.detail}; reset it before the job goes on")
     return search
+
+
+def _keep_to_space(stores: Stores, claim: Claim, job: Job, prepared: Prepared) -> None:
+    """Note which values the job searches, and refuse to go on with others than it began with.
+
+    A device's clocks may differ from last night's, and what may be set here too. Raises InvalidRequest.
+    """
+    space = ranges_of(prepared.space)
+    if job.space is None:
+        stores.jobs.set_space(claim, space)
+    elif changed := changes(job.space, space):
+        raise InvalidRequest(
+            "knobs",
+            "; ".join(changed),
+            f"job {job.id[:8]} began with other values, and what it searches does not change under way; its results "
+            f"are kept, and `wattfront tune JOB.yaml --after {job.id[:8]}` begins a new version with them",
+        )
 
 
 def _reason_to_stop(heartbeat: Heartbeat, should_stop: Callable[[], bool]) -> str | None:
@@ -228,7 +252,7 @@ def _reason_to_stop(heartbeat: Heartbeat, should_stop: Callable[[], bool]) -> st
 
 def _conclude(stores: Stores, claim: Claim, job: Job, search: Search, *, is_requeued: bool) -> None:
     """Store the front and what ended the job."""
-    front = front_of(search.trials, job.request.latency_metric, created_at=utc_now())
+    front = front_of(search.trials, job.request.latency_metric, created_at=utc_now(), request=job.request)
     if search.trials:
         stores.fronts.save(job.id, front)
     if search.ended_because == "stopped":
@@ -252,11 +276,10 @@ def _put_aside(stores: Stores, claim: Claim, *, is_requeued: bool, why: str = "s
 
 
 def _why_none(job: Job, trials: list[Trial]) -> str:
-    misses = nearest_misses(job.request, trials)
-    if misses:
-        nearest = misses[0]
-        knobs = " ".join(f"{name}={value}" for name, value in nearest.knobs.items())
-        return f"no configuration meets the limits; nearest is {knobs}: {nearest.detail}"
+    if misses := nearest_misses(job.request, trials):
+        return none_words(misses)
+    if refused := [trial.detail for trial in trials if (trial.reason or "").startswith("quality:") and trial.detail]:
+        return f"no configuration passes the quality gate: {refused[0]}"
     reasons = sorted({trial.reason or trial.state.value for trial in trials})
     return f"no trial gave a usable measurement ({', '.join(reasons)})"
 
@@ -284,7 +307,7 @@ def _bench(stores: Stores, prepared: Prepared, settings: Settings) -> Iterator[B
     uuid = prepared.device.info.uuid
     if control is not None:
         stores.devices.set_control(uuid, ControlState.CONTROLLED, control.description)
-    bench = Bench(prepared.request, prepared.device, open_engine, rig=rig)
+    bench = Bench(prepared.request, prepared.device, open_engine, rig=rig, qualities=stores.qualities)
     try:
         yield bench
     finally:
@@ -319,40 +342,3 @@ def _control(prepared: Prepared, settings: Settings) -> DeviceControl | None:
         prior_caps_mhz=settings.prior_sm_clock_caps_mhz,
         label=f"job on {prepared.device.info.name}",
     )
-
-
-class _Recorder:
-    """Brackets each measurement with its two rows: begun, ended."""
-
-    def __init__(self, stores: Stores, claim: Claim, bench: Bench, listener: Listener) -> None:
-        self._stores = stores
-        self._claim = claim
-        self._bench = bench
-        self._listener = listener
-        self._started: StartedTrial | None = None
-
-    def measure(self, proposal: Proposal) -> Trial:
-        """Store that the trial begins, then measure it."""
-        self._started = self._stores.trials.start(self._claim, proposal.number, proposal.point)
-        self._listener.on_trial_started(proposal.number, proposal.point)
-        outcome = self._bench.measure(proposal.point)
-        return Trial(
-            number=proposal.number,
-            attempt=self._started.attempt,
-            point=proposal.point,
-            role=proposal.role,
-            state=outcome.state,
-            reason=outcome.reason,
-            detail=outcome.detail,
-            measurement=outcome.measurement,
-            started_at=self._started.started_at,
-            finished_at=utc_now(),
-        )
-
-    def store(self, trial: Trial) -> None:
-        """Store a trial's outcome; raise LeaseLost when another worker took the job meanwhile."""
-        assert self._started is not None
-        if not self._stores.trials.finish(self._started, trial):
-            raise LeaseLost(self._claim.job_id, owner=self._claim.owner)
-        log.info("trial_finished", job=self._claim.job_id, number=trial.number, state=trial.state.value,
-                 reason=trial.reason, point=str(trial.point))  # fmt: skip

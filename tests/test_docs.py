@@ -15,9 +15,9 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from api import cli, page, schemas
+from api import cli, explanation_schemas, page, schemas
+from api.job_schemas import JobIn
 from api.routes import devices, health, jobs
-from api.schemas import JobIn
 from api.settings import Settings
 from db.leases import INTERRUPTED_TWICE
 from engine import errors as engine_errors
@@ -137,6 +137,8 @@ def ended_because() -> set[str]:
     """Return every code that can stand as what ended a job."""
     return {
         *codes_returned_by("tuner/search.py", "_reason_to_stop"),
+        *codes_returned_by("tuner/budget.py", "reason_to_stop"),
+        *codes_returned_by("tuner/budget.py", "hard_limit"),
         *codes_returned_by("api/worker.py", "_reason_to_stop"),
         *codes_given_to("api/worker.py", keyword="ended_because", function="finish", place=2),
         *codes_given_to("db/jobs.py", keyword="ended_because"),
@@ -269,7 +271,7 @@ def test_every_part_of_a_metric_is_explained(word: str) -> None:
     ("model", "field"),
     [
         (model.__name__, field)
-        for model in vars(schemas).values()
+        for model in (vars(schemas) | vars(explanation_schemas)).values()
         if isinstance(model, type) and issubclass(model, BaseModel) and model.__name__.endswith("Out")
         for field in model.model_fields
     ],

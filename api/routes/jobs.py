@@ -8,6 +8,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api import schemas
+from api.explanation import explanation_of_job
+from api.explanation_schemas import ExplanationOut
+from api.job_schemas import JobIn
 from api.records import front_of_job, job_out, trial_out
 from api.routes.stores_of import StoresDep
 from api.stores import utc_now
@@ -30,7 +33,7 @@ def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
 
 def _job_schema() -> dict[str, Any]:
     """Return what a posted job looks like, for the OpenAPI document: the body is read by hand, in bounds."""
-    schema = schemas.JobIn.model_json_schema()
+    schema = JobIn.model_json_schema()
     example = {
         "model": "llama-3.1-8b",
         "device": "simulated:h100-sxm",
@@ -99,6 +102,12 @@ def list_trials(job_id: str, stores: StoresDep) -> schemas.TrialsOut:
 def get_front(job_id: str, stores: StoresDep) -> schemas.FrontOut:
     """Show the job's front, or, when no point meets the limits, the nearest misses."""
     return front_of_job(stores, job_id)
+
+
+@router.get("/{job_id}/explanation")
+def get_explanation(job_id: str, stores: StoresDep) -> ExplanationOut:
+    """Show what the job found: the point to use, what it gains, and which knobs moved energy and latency."""
+    return explanation_of_job(stores, job_id)
 
 
 async def _body_of(request: Request) -> bytes:

@@ -26,10 +26,10 @@ def use_script(monkeypatch: pytest.MonkeyPatch, script: Script) -> None:
     """Let the worker measure by script."""
 
     class ScriptedBench:
-        def __init__(self, *_: object, rig: object) -> None:
+        def __init__(self, *_: object, rig: object, qualities: object = None) -> None:
             pass
 
-        def measure(self, point: OperatingPoint) -> Outcome:
+        def measure(self, point: OperatingPoint, **_: object) -> Outcome:
             return script(point)
 
         def close(self) -> None:

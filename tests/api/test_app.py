@@ -160,7 +160,13 @@ def test_an_empty_front_lists_the_nearest_misses(client: TestClient, stores: Sto
     answer = client.get(f"/v1/jobs/{job_id}/front")
     assert (answer.status_code, answer.json()["points"]) == (200, [])
     assert [miss | {"missed_by": round(miss["missed_by"], 6)} for miss in answer.json()["nearest_misses"]] == [
-        {"trial": 0, "knobs": {"max_batch": 8, "precision": "fp32"}, "detail": "too slow", "missed_by": 0.2}
+        {
+            "trial": 0,
+            "knobs": {"max_batch": 8, "precision": "fp32"},
+            "detail": "too slow",
+            "missed_by": 0.2,
+            "is_cut": False,
+        }
     ]
 
 
@@ -241,6 +247,7 @@ def test_the_schema_is_published(client: TestClient) -> None:
         "/v1/jobs/{job_id}",
         "/v1/jobs/{job_id}/trials",
         "/v1/jobs/{job_id}/front",
+        "/v1/jobs/{job_id}/explanation",
         "/v1/devices",
         "/v1/devices/{uuid}",
         "/healthz",

@@ -57,6 +57,10 @@ def test_a_front_as_csv(stores: Stores, front_job: str) -> None:
         for row in rows
     ] == [("0", "8", "fp32", "2.0", "1.9", "2.1"), ("1", "16", "fp32", "3.0", "2.8", "")]
     assert [(row["tpot_p99_ms"], row["gain_over_default"]) for row in rows] == [("31.0", "1.0"), ("62.0", "1.5")]
+    assert {("1", "1", "window", "", "true")} == {
+        (row["num_windows"], row["num_sessions"], row["interval_of"], row["tied_with"], row["is_leading"])
+        for row in rows
+    }
     assert {("cpu_share", "estimate", "true")} == {
         (row["energy_scope"], row["energy_method"], row["is_estimate"]) for row in rows
     }
@@ -80,6 +84,21 @@ def test_a_front_is_a_table(stores: Stores, front_job: str) -> None:
     text = printed(stores, front_job)
     assert text.index("1.9..2.1") < text.index("2.8..?")
     assert "1.50x" in text
+
+
+def test_ties_and_repeats_have_columns(stores: Stores) -> None:
+    """A front with a tie names the trials, and one of repeated points how many windows they had."""
+    claim = claimed(stores, make_request())
+    for number, (value, batch) in enumerate(((2.0, 8), (1.99, 16), (2.0, 8))):
+        point = make_point(batch)
+        measurement = make_measurement(tok_per_j=Estimate(value, 1.9, 2.1))
+        trial = make_trial(number=number, point=point, measurement=measurement, session=f"s{number}")
+        stores.trials.finish(stores.trials.start(claim, number, point), trial)
+    text = printed(stores, claim.job_id)
+    assert "tied with" in text
+    assert "#1" in text
+    assert "windows" in text
+    assert "1 of 2 points is on the front by a tie" in text
 
 
 def test_markup_in_names_is_printed_as_it_is(stores: Stores) -> None:

@@ -221,6 +221,31 @@ def test_every_figure_of_the_front_has_its_interval(client: TestClient, stores: 
     assert "25 to ?" in page
 
 
+def test_ties_are_marked(client: TestClient, stores: Stores) -> None:
+    """A point that stays by a tie has a ring, the trial that it is tied with, and a sentence; else none."""
+    near = make_measurement(tok_per_j=Estimate(1.98, 1.9, 2.1))
+    other = make_trial(number=1, point=make_point(16), measurement=near)
+    page = client.get(f"/jobs/{job_with(stores, make_trial(), other)}").text
+    assert page.count('class="ring"') == 1
+    assert '<td>#0 <span class="quiet">behind</span></td>' in page
+    assert "1 of 2 points is on the front by a tie" in page
+    alone = client.get(f"/jobs/{job_with(stores, make_trial())}").text
+    assert 'class="ring"' not in alone
+    assert "Tied with" not in alone
+
+
+def test_repeats_of_a_point_are_one_dot(client: TestClient, stores: Stores) -> None:
+    """Three windows of one point are one row and one dot at their mean, and the row says how many they are."""
+    repeats = [
+        make_trial(number=i, session=f"s{i}", measurement=make_measurement(tok_per_j=Estimate(2.0 + i)))
+        for i in range(3)
+    ]
+    page = client.get(f"/jobs/{job_with(stores, *repeats)}").text
+    assert page.count("<circle") == 1
+    assert "3 tok/J, 31 ms, mean of 3 windows" in page
+    assert '<td class="n">3<span class="quiet"> in ' in page
+
+
 def test_a_real_job_has_a_page(finished_job: FinishedJob) -> None:
     """The page of a job that ran shows its trials, and whether its energy was measured or estimated."""
     client = TestClient(create_app(finished_job.stores), base_url="http://localhost")

@@ -103,6 +103,23 @@ def test_the_step_line_is_monotone(latencies: list[int]) -> None:
         assert x == next_x or y == next_y
 
 
+def test_the_line_leads_over_no_tie() -> None:
+    """A point that is on the front by a tie is drawn, and the line goes past it."""
+    leading = make_dot(tok_per_j=2.0, latency_ms=20.0)
+    tied = make_dot(tok_per_j=1.9, latency_ms=21.0, is_leading=False)
+    plane = scatter([leading, tied], limit_ms=None)
+    assert f"{plane.marks[0].x},{plane.marks[0].y}" == plane.front_line
+
+
+def test_latency_has_a_bar_on_the_front_alone() -> None:
+    """A point of the front has its latency's interval, an unknown bound ending at the dot; others have no bar."""
+    on_front = make_dot(latency_low_ms=15.0, latency_high_ms=None)
+    beaten = make_dot(latency_low_ms=15.0, latency_high_ms=90.0, is_on_front=False)
+    first, second = scatter([on_front, beaten], limit_ms=None).marks
+    assert (first.x_low < first.x, first.x_high) == (True, first.x)
+    assert (second.x, second.x) == (second.x_low, second.x_high)
+
+
 def test_one_dot_is_a_drawing() -> None:
     """A single point has no line to draw, and a limit is written with its number."""
     plane = scatter([make_dot()], limit_ms=500)

@@ -34,7 +34,7 @@ from tuner.measurement import Distribution, Estimate, Quality
 from tuner.objectives import violations
 from tuner.pareto import front_of
 from tuner.request import Limit, QualityGate
-from tuner.trial import Trial, TrialState
+from tuner.trial import Trial, TrialRole, TrialState
 
 
 def missed(number: int, ttft_ms: float) -> Trial:
@@ -157,6 +157,79 @@ def test_gains_are_told_against_the_first_point(stores: Stores) -> None:
     ) == ("gpu", "counter", False)
 
 
+def test_gains_are_of_figures_corrected_alike(stores: Stores) -> None:
+    """Where a baseline's drift is divided out, it is out of the default point's figures as well."""
+    latencies_ms = {8: 31.0, 32: 35.0, 16: 40.0}
+
+    def window(number: int, batch: int, tok_per_j: float, role: TrialRole = TrialRole.SCREENING) -> Trial:
+        latency = Distribution(count=4, p99=Estimate(latencies_ms[batch]))
+        measurement = make_measurement(tok_per_j=Estimate(tok_per_j), tpot=latency)
+        return make_trial(number=number, point=make_point(batch), role=role, measurement=measurement)
+
+    # The baseline, of batch 32, loses 1 % from one window to the next, and so does everything else.
+    trials = [
+        window(0, 8, 2.0),
+        window(1, 32, 2.2 * 0.99, TrialRole.BASELINE),
+        window(2, 16, 3.0 * 0.99**2),
+        window(3, 32, 2.2 * 0.99**3, TrialRole.BASELINE),
+    ]
+    front = front_of(trials, "tpot_p99_ms", created_at=START)
+    points = front_out(stores.jobs.create(make_request()), front, trials, trials[0].point).points
+    gains = [one.gain_over_default for one in points if one.gain_over_default is not None]
+    assert pytest.approx([1.0, 1.1, 1.5], rel=1e-4) == gains
+
+
+def test_of_a_cut_window_no_gain_is_told(stores: Stores) -> None:
+    """Where all windows of the default point were cut, gains are null and the points say why."""
+    cut = make_trial(state=TrialState.INFEASIBLE, measurement=make_measurement(cut_by="sla:ttft_p99_ms"))
+    better = make_trial(number=1, point=make_point(16))
+    front = front_of([cut, better], "tpot_p99_ms", created_at=START)
+    job = stores.jobs.create(make_request())
+    (point,) = front_out(job, front, [cut, better], cut.point).points
+    assert point.gain_over_default is None
+    assert point.note == "no gain over the default point is told: all windows of that were cut"
+    whole = make_trial(number=2)
+    (point,) = front_out(job, front, [cut, better, whole], cut.point).points
+    assert (point.gain_over_default, point.note) == (1.0, None)
+
+
+def test_a_repeated_point_is_told_by_its_mean(stores: Stores) -> None:
+    """Figures of a point with three windows are means over them, with the interval between launches, and say so."""
+    trials = [
+        make_trial(
+            number=i,
+            session=f"s{i}",
+            measurement=make_measurement(tok_per_j=Estimate(value), mean_power_w=10.0 + i),
+        )
+        for i, value in enumerate((1.9, 2.0, 2.1))
+    ]
+    front = front_of(trials, "tpot_p99_ms", created_at=START)
+    (point,) = front_out(stores.jobs.create(make_request()), front, trials, trials[0].point).points
+    assert (point.trial, point.num_windows, point.num_sessions, point.interval_of) == (0, 3, 3, "sessions")
+    assert pytest.approx(2.0) == point.tok_per_j.value
+    assert (point.mean_power_w, point.gain_over_default) == (11.0, 1.0)
+    assert (point.tied_with, point.is_leading, point.note) == ([], True, None)
+    assert point.measurement.mean_power_w == 10.0
+
+
+def test_ties_and_notes_are_told(stores: Stores) -> None:
+    """Points that cannot be ranked name each other, and a point whose repeats were left out says why."""
+    baselines = [
+        make_trial(number=n, role=TrialRole.BASELINE, measurement=make_measurement(tok_per_j=Estimate(value, 1.0, 3.0)))
+        for n, value in ((2, 2.0), (4, 3.0))
+    ]
+    near = make_measurement(tok_per_j=Estimate(1.99, 1.9, 2.1))
+    other = make_trial(number=1, point=make_point(16), measurement=near)
+    repeat = make_trial(number=3, point=make_point(16), role=TrialRole.FINALIST, measurement=near)
+    trials = [make_trial(), other, *baselines, repeat]
+    front = front_of(trials, "tpot_p99_ms", created_at=START)
+    shown = front_out(stores.jobs.create(make_request()), front, trials, trials[0].point).points
+    assert [(one.trial, one.tied_with, one.is_leading) for one in shown] == [(0, [1], True), (1, [0], False)]
+    assert shown[1].note == (
+        "windows left out, baseline_drifted: the baseline changed by 50.0% within the block, 5% is allowed"
+    )
+
+
 def test_nearest_misses_come_nearest_first() -> None:
     """When nothing meets the limits, the points that miss their worst limit by least are listed (BUG-15b)."""
     trials = [missed(0, 900.0), missed(1, 550.0), missed(2, 5000.0), missed(3, 700.0)]
@@ -168,6 +241,19 @@ def test_nearest_misses_come_nearest_first() -> None:
         "ttft_p99_ms is 550, the limit is 500",
         {"max_batch": 2, "precision": "fp32"},
     )
+
+
+def test_cut_windows_come_after_whole_ones() -> None:
+    """A cut window shows the least that its limit is missed by: it comes last, marked, or gives way to a whole one."""
+    cut_early, cut_late, twice = missed(0, 450.0), missed(1, 550.0), missed(2, 520.0)
+    trials = [
+        *(replace(one, measurement=replace(one.measurement, cut_by="sla:ttft_p99_ms")) for one in
+          (cut_early, cut_late, twice) if one.measurement is not None),
+        replace(missed(3, 900.0), point=twice.point),
+    ]  # fmt: skip
+    shown = nearest_misses(make_request(), trials)
+    assert [(miss.trial, miss.is_cut) for miss in shown] == [(3, False), (0, True), (1, True)]
+    assert [pytest.approx(miss.missed_by) for miss in shown] == [0.8, 0.0, 0.1]
 
 
 def test_the_worst_limit_decides_how_near_a_miss_is() -> None:

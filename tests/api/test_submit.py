@@ -113,6 +113,15 @@ def test_a_posted_job_is_run_and_labelled(client: TestClient, stores: Stores, se
         ({"workload": {"prompt_tokens": "900000"}}, "workload is 'up to 900048 prompt + output tokens': "),
         ({"workload": {"prompt_tokens": "x" * 5000}}, f"workload.prompt_tokens is '{'x' * 900}"),
         ({"budget": {"trials": 1001}}, "budget.trials is 1001: over HTTP give at most 1000"),
+        (
+            {"repeats": {"windows": 100, "finalists": 9}, "budget": {"trials": 200}},
+            "repeats.windows is 100: with 9 finalists and their baselines that makes 1300 windows in all; over HTTP "
+            "give at most 1000",
+        ),
+        (
+            {"sampler": "gp", "budget": {"trials": 201}},
+            "budget.trials is 201: over HTTP give sampler gp at most 200",
+        ),
         ({"budget": {"trials": 0}}, "budget.trials is 0: give 1 to 100000"),
         ({"budget": {"trials": "4"}}, "budget.trials is '4': input should be a valid integer"),
         ({"window": {"window_s": 3601}}, "window.max_window_s is 3601: over HTTP give at most 3600"),
@@ -141,6 +150,21 @@ def test_a_job_that_may_not_be_is_refused(
     assert (status, title, words[: len(detail)]) == (422, "job refused", detail)
     assert len(words) <= 1_000
     assert stores.jobs.list(limit=1) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repeats": {"windows": 100, "finalists": 1000}},
+        {"repeats": {"windows": 10, "finalists": 60}, "budget": {"trials": 300}},
+        {"sampler": "gp", "budget": {"trials": 200}},
+        {"budget": {"trials": 1000}},
+    ],
+    ids=["few points", "within", "gp", "no repeats"],
+)
+def test_repeats_within_the_bound_are_taken(changes: dict[str, Any]) -> None:
+    """Windows of the finals count as trials do, of no more finalists than there are trials; up to 1000 are taken."""
+    submit.check(submit.read_request(json.dumps(body(**changes)).encode()))
 
 
 @pytest.mark.parametrize(
