@@ -445,7 +445,7 @@ def test_a_job_without_a_feasible_point_is_no_failure(
     assert "(max_batch=2, precision=fp32): ttft_p99_ms is 2, the limit is 1" in ended.out
     (job,) = stores.jobs.list(limit=5)
     assert (job.state, job.ended_because) == (JobState.FINISHED, "no_feasible_point")
-    assert ended.out.splitlines()[-1].startswith(f"job {job.id[:8]} finished: no_feasible_point; no configuration")
+    assert ended.out.splitlines()[-1].startswith(f"job {job.id[:8]} finished: no_feasible_point; No configuration")
 
 
 def test_an_error_of_ours_is_told_and_fails_the_job(
