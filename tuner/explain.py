@@ -13,18 +13,17 @@ from enum import StrEnum
 
 import numpy as np
 
-from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, SM_CLOCK_CAP
+from probes.settings import DEVICE_KNOBS
 from tuner.aggregates import Aggregated, aggregated, origin_of
 from tuner.influence import Influence, influence, values_seen
 from tuner.knobs import LAYOUT_KNOBS, rules_of
 from tuner.measurement import Estimate, Floats
+from tuner.physics import CLOCKS
 from tuner.point import OperatingPoint
 from tuner.repeats import are_tied
 from tuner.request import KnobValue, TuneRequest
 from tuner.steps import Step, steps
 from tuner.trial import OUTCOMES, Trial, TrialRole
-
-CLOCK_KNOBS = (SM_CLOCK_CAP, CPU_CLOCK_CAP)
 
 
 class Against(StrEnum):
@@ -231,10 +230,10 @@ def _static_clock_reference(points: Sequence[Aggregated], default: Trial | None)
 
 def _static_clocks(points: Sequence[Aggregated], default: Trial | None) -> list[Aggregated]:
     """Return the points at default engine settings, whatever their clock; none where no clock was searched."""
-    if default is None or not any(name in CLOCK_KNOBS for name in default.point.as_dict()):
+    if default is None or not any(name in CLOCKS for name in default.point.as_dict()):
         return []
     return [one for one in points if _without_clocks(one.point) == _without_clocks(default.point)]
 
 
 def _without_clocks(point: OperatingPoint) -> OperatingPoint:
-    return OperatingPoint.of({name: value for name, value in point.knobs if name not in CLOCK_KNOBS})
+    return OperatingPoint.of({name: value for name, value in point.knobs if name not in CLOCKS})

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from probes.settings import CPU_CLOCK_CAP, SM_CLOCK_CAP
 from tuner.point import OperatingPoint
 from tuner.request import KnobValue, WorkloadSpec
 from tuner.request_trace import load_trace
@@ -30,7 +31,7 @@ Indices = NDArray[np.intp]
 #: Bits of a number in memory. A word that is missing here counts as 16.
 BITS = {"fp32": 32.0, "bf16": 16.0, "fp16": 16.0, "fp8": 8.0, "int8": 8.0, "int4": 4.0, "nvfp4": 4.5, "mxfp4": 4.25}
 #: Knobs that are clocks; the first of them that a job searches is the clock.
-CLOCKS = ("sm_clock_cap_mhz", "cpu_clock_cap_mhz")
+CLOCKS = (SM_CLOCK_CAP, CPU_CLOCK_CAP)
 #: How far a part's share may lie from an equal one, and a figure from the model, as standard deviations.
 SHARE_DEVIATION = 1.0
 FIGURE_DEVIATION = 0.05

@@ -85,10 +85,8 @@ class Surrogate:
     weights: Array
 
     @classmethod
-    def fit(
-        cls, places: Array, figures: Array, is_word: Flags, *, mean: Array | None = None, noises: Array | None = None
-    ) -> Surrogate:
-        """Fit figures, one a place. `mean` is what the mean function gives there, `noises` known variances of figures.
+    def fit(cls, places: Array, figures: Array, is_word: Flags, *, mean: Array | None = None) -> Surrogate:
+        """Fit figures, one a place. `mean` is what the mean function gives there.
 
         Raises ValueError without figures, or with one that is not finite.
         """
@@ -101,18 +99,15 @@ class Surrogate:
         offset = float(np.median(figures - mean))
         residuals = figures - offset - mean
         trends = _trends(places, places, is_word, mean, mean)
-        known = np.zeros(len(figures)) if noises is None else noises
         chosen = _spread_out(len(figures), MAX_FITTED)
-        log_scales = _most_probable(
-            places[chosen], residuals[chosen], is_word, trends[np.ix_(chosen, chosen)], known[chosen]
-        )
+        log_scales = _most_probable(places[chosen], residuals[chosen], is_word, trends[np.ix_(chosen, chosen)])
         lengths, deviation, noise = (
             np.exp(log_scales[:-2]),
             float(np.exp(log_scales[-2])),
             float(np.exp(log_scales[-1])),
         )
         covariance = deviation**2 * _matern(_squares(places, places, is_word, lengths)) + trends
-        covariance[np.diag_indices_from(covariance)] += noise**2 + known + _JITTER
+        covariance[np.diag_indices_from(covariance)] += noise**2 + _JITTER
         factor = cholesky(covariance, lower=True)
         return cls(
             places=places,
@@ -245,11 +240,11 @@ def _matern(squares: Array) -> Array:
     return value
 
 
-def _most_probable(places: Array, residuals: Array, is_word: Flags, trends: Array, known: Array) -> Array:
+def _most_probable(places: Array, residuals: Array, is_word: Flags, trends: Array) -> Array:
     """Return the logarithms of lengths, deviation and noise of highest posterior density."""
     squares = _distances(places, places, is_word)
     num_knobs = places.shape[1]
-    fixed = trends + np.diag(known + _JITTER)
+    fixed = trends + _JITTER * np.eye(len(trends))
     priors = np.array([LENGTH] * num_knobs + [DEVIATION, NOISE])
     bounds = [_BOUNDS[0]] * num_knobs + [_BOUNDS[1], _BOUNDS[2]]
     loss = _loss(squares, residuals, fixed, priors)

@@ -85,23 +85,6 @@ class TestFit:
 
         assert fitted.predict(np.array([[0.3, 0.3]])).mean == pytest.approx([1.0])
 
-    def test_known_noise_makes_a_figure_count_less(self) -> None:
-        """A figure with a large variance of its own moves the mean less than one without."""
-        places, figures = line(5), np.array([0.0, 0.0, 1.0, 0.0, 0.0])
-        sure = Surrogate.fit(places, figures, ONE, noises=np.zeros(5))
-        unsure = Surrogate.fit(places, figures, ONE, noises=np.array([0.0, 0.0, 4.0, 0.0, 0.0]))
-        middle = np.array([[0.5]])
-
-        assert unsure.predict(middle).mean[0] < 0.5 < sure.predict(middle).mean[0]
-
-    def test_known_noise_of_all_figures_leaves_less_known(self) -> None:
-        """Where every figure has a variance of its own, what is said of any place is less sure."""
-        places, others = line(6), line(20)
-        sure = Surrogate.fit(places, wave(places), ONE).predict(others)
-        unsure = Surrogate.fit(places, wave(places), ONE, noises=np.full(6, 0.5)).predict(others)
-
-        assert np.all(unsure.deviation > sure.deviation)
-
     @pytest.mark.parametrize(
         ("figures", "told"),
         [([], "0 figures"), ([1.0, np.nan], "2 figures, finite: 1"), ([np.inf, 1.0], "2 figures, finite: 1")],
