@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     #: Address and port of the web service.
     host: str = "127.0.0.1"
     port: int = Field(default=8710, ge=1, le=65535)
+    #: File of what callers over HTTP may name: devices, models, notification targets; see api/operator_file.py.
+    operator_file: Path | None = None
     #: Whether jobs that ask for it may set clocks and power limits; without it every device is only observed.
     allow_device_control: bool = False
     #: Where it is written down what was found on a device before anything was set.

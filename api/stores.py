@@ -13,6 +13,7 @@ from db import migrate
 from db.database import BUSY_TIMEOUT_S, Database
 from db.devices import DeviceStore
 from db.errors import DatabaseNotWritable
+from db.events import EventStore
 from db.fronts import FrontStore
 from db.job import Job
 from db.jobs import JobStore
@@ -31,6 +32,7 @@ class Stores:
     trials: TrialStore
     fronts: FrontStore
     devices: DeviceStore
+    events: EventStore
     qualities: QualityStore
     reuse: ReuseStore
 
@@ -60,6 +62,7 @@ def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
         trials=TrialStore(database, utc_now),
         fronts=FrontStore(database),
         devices=DeviceStore(database, utc_now),
+        events=EventStore(database),
         qualities=QualityStore(database),
         reuse=ReuseStore(database),
     )

@@ -63,6 +63,12 @@ class Job:
     previous_job_id: str | None = None
     #: The knobs as they are searched on the device; None until a worker found out.
     space: tuple[KnobRange, ...] | None = None
+    #: Higher ones are taken first.
+    priority: int = 0
+    #: Claims whose worker was lost in a row.
+    num_lost: int = 0
+    #: Who asked for it: an API key's name, `local`, or `schedule NAME`.
+    submitted_by: str | None = None
 
     @property
     def has_ended(self) -> bool:

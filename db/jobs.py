@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from db.database import Database
 from db.errors import AmbiguousJob, DeviceNotStored, JobClaimed, JobEnded, JobNotFound
+from db.events import tell_job
 from db.job import ENDED, Claim, Job, JobState
 from db.leases import held_job, interrupt_running
 from db.records import claim_of, job_of, request_to_json, space_to_json
@@ -29,6 +30,11 @@ __all__ = ["Claim", "Job", "JobState", "JobStore"]
 MIN_PREFIX = 4
 #: Candidates that an ambiguous id names at most.
 MAX_CANDIDATES = 5
+#: Of the columns that lists filter by.
+MAX_NAME = 300
+MAX_ENGINE = 50
+#: Who asks on the command line.
+LOCAL = "local"
 
 Jobs = list[Job]
 
@@ -40,8 +46,15 @@ class JobStore:
         self._database = database
         self._now = now
 
-    def create(self, request: TuneRequest, *, idempotency_key: str | None = None) -> Job:
-        """Store a request as a queued job.
+    def create(
+        self,
+        request: TuneRequest,
+        *,
+        idempotency_key: str | None = None,
+        priority: int = 0,
+        submitted_by: str | None = None,
+    ) -> Job:
+        """Store a request as a queued job; those of higher priority are taken first.
 
         The same key again returns the job it first made, whatever the request now says; compare `job.request` to
         notice.
@@ -50,9 +63,14 @@ class JobStore:
             with self._database.transaction() as session:
                 row = _with_key(session, idempotency_key)
                 if row is None:
-                    row = _new_row(request, idempotency_key, self._now())
-                    session.add(row)
-                    session.flush()
+                    row = add_job(
+                        session,
+                        request,
+                        now=self._now(),
+                        idempotency_key=idempotency_key,
+                        priority=priority,
+                        submitted_by=submitted_by,
+                    )
                 return _jobs_of(session, [row])[0]
         except IntegrityError:  # on PostgreSQL another process may insert the key after we looked
             with self._database.read() as session:
@@ -91,10 +109,8 @@ class JobStore:
         """
         with self._database.transaction() as session:
             now = self._now()
-            row = _new_row(request, None, now)
-            row.previous_job_id = None if previous_job_id is None else _find(session, previous_job_id).id
-            session.add(row)
-            session.flush()
+            previous_id = None if previous_job_id is None else _find(session, previous_job_id).id
+            row = add_job(session, request, now=now, previous_job_id=previous_id, submitted_by=LOCAL)
             return _take(session, row, owner=owner, lease_s=lease_s, now=now)
 
     def claim(self, job_id: str, owner: str, lease_s: float, *, reopen: bool = False) -> Claim:
@@ -169,6 +185,7 @@ class JobStore:
             interrupt_running(session, row.id, reason="released", now=self._now())
             row.state = JobState.QUEUED
             row.owner = row.token = row.lease_expires_at = None
+            tell_job(session, row, self._now())
 
     def request_cancel(self, job_id: str) -> Job:
         """Ask for a job's end: at once when no live worker holds it, else at its worker's next heartbeat.
@@ -185,8 +202,18 @@ class JobStore:
             return _jobs_of(session, [row])[0]
 
 
-def _new_row(request: TuneRequest, idempotency_key: str | None, now: datetime) -> JobRow:
-    return JobRow(
+def add_job(
+    session: Session,
+    request: TuneRequest,
+    *,
+    now: datetime,
+    idempotency_key: str | None = None,
+    priority: int = 0,
+    submitted_by: str | None = None,
+    previous_job_id: str | None = None,
+) -> JobRow:
+    """Add a queued job inside the caller's transaction, with the event that tells of it."""
+    row = JobRow(
         id=uuid.uuid4().hex,
         idempotency_key=idempotency_key,
         name=request.name,
@@ -195,7 +222,18 @@ def _new_row(request: TuneRequest, idempotency_key: str | None, now: datetime) -
         created_at=now,
         cancel_requested=False,
         resume_count=0,
+        model=request.model[:MAX_NAME],
+        engine=request.engine[:MAX_ENGINE],
+        device=request.device[:MAX_NAME],
+        priority=priority,
+        num_lost=0,
+        submitted_by=submitted_by,
+        previous_job_id=previous_job_id,
     )
+    session.add(row)
+    session.flush()
+    tell_job(session, row, now)
+    return row
 
 
 def _with_key(session: Session, idempotency_key: str | None) -> JobRow | None:
@@ -255,6 +293,7 @@ def _take(session: Session, row: JobRow, *, owner: str, lease_s: float, now: dat
     row.owner = owner
     row.token = uuid.uuid4().hex
     row.lease_expires_at = now + timedelta(seconds=lease_s)
+    tell_job(session, row, now)
     return claim_of(row)
 
 
@@ -271,6 +310,7 @@ def _end(
     row.message = message
     row.finished_at = now
     row.token = row.lease_expires_at = None
+    tell_job(session, row, now)
 
 
 def _jobs_of(session: Session, rows: Sequence[JobRow]) -> Jobs:

@@ -194,6 +194,9 @@ def job_of(row: JobRow, *, num_trials: Mapping[TrialState, int], front_size: int
         resume_count=row.resume_count,
         previous_job_id=row.previous_job_id,
         space=None if row.space is None else space_from_json(row.space),
+        priority=row.priority,
+        num_lost=row.num_lost,
+        submitted_by=row.submitted_by,
     )
 
 

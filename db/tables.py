@@ -131,7 +131,11 @@ class JobRow(Base):
     """A request with its state and its lease."""
 
     __tablename__ = "jobs"
-    __table_args__ = (_one_of("state", JobState), Index(None, "state", "seq"))
+    __table_args__ = (
+        _one_of("state", JobState),
+        Index(None, "state", "priority", "seq"),
+        Index(None, "model", "device", "seq"),
+    )
 
     #: Order of creation; clocks may jump, this does not.
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -156,6 +160,16 @@ class JobRow(Base):
     space: Mapped[list[Any] | None]
     #: The job whose results this one begins with.
     previous_job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"), index=True)
+    #: Of the request, cut to what an index takes; for lists, and for workers that take only some devices.
+    model: Mapped[str] = mapped_column(String(300))
+    engine: Mapped[str] = mapped_column(String(50))
+    device: Mapped[str] = mapped_column(String(300))
+    #: Higher first.
+    priority: Mapped[int] = mapped_column(server_default="0")
+    #: Claims whose worker was lost in a row, without a trial that ended in between.
+    num_lost: Mapped[int] = mapped_column(server_default="0")
+    #: Who asked for it: a key's name, `local`, or `schedule NAME`.
+    submitted_by: Mapped[str | None] = mapped_column(PlainText)
 
 
 class TrialRow(Base):
@@ -250,6 +264,9 @@ class FrontRow(Base):
     hypervolume: Mapped[float]
     latency_reference_ms: Mapped[float | None]
     num_points: Mapped[int]
+    #: The public form as it was saved, and of which version that form is: reading it needs no trial.
+    document: Mapped[dict[str, Any] | None]
+    document_version: Mapped[int | None]
 
 
 class FrontPointRow(Base):

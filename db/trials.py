@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, aliased, joinedload
 
 from db.database import Database
 from db.errors import RecordNotStorable, TrialNotStored
+from db.events import tell_trial, tell_trial_started
 from db.job import Claim
 from db.leases import held_job, outcome_of_interruption
 from db.records import measurement_row, point_from_json, point_to_json, trial_columns, trial_of
@@ -68,6 +69,7 @@ class TrialStore:
             )
             session.add(row)
             session.flush()
+            tell_trial_started(session, row, self._now())
             return StartedTrial(
                 trial_id=row.id,
                 job_id=row.job_id,
@@ -104,6 +106,7 @@ class TrialStore:
             ).one_or_none()
             if ended is not None:
                 _store_outcome(session, started, trial, key)
+                tell_trial(session, started.job_id, trial, self._now())
         if ended is None:
             log.warning("late_result_dropped", job=started.job_id, number=started.number, attempt=started.attempt)
         return ended is not None

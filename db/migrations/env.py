@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from db import service_tables  # noqa: F401 - adds its tables to the same metadata
 from db.tables import Base
 
 context.configure(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from db.database import Database
 from db.devices import DeviceStore
 from db.errors import AmbiguousJob, DeviceNotStored, JobEnded, JobNotFound, LeaseLost
 from db.jobs import JobState, JobStore
+from db.service_tables import EventRow
 from db.tables import JobRow
 from db.trials import TrialStore
 from tests.db.factories import START, Clock, make_device, make_point, make_request, make_trial
@@ -103,6 +104,7 @@ def test_an_ambiguous_id_names_the_candidates(database: Database, jobs: JobStore
     for job_id in ids:
         job = jobs.create(make_request())
         with database.transaction() as session:
+            session.execute(delete(EventRow).where(EventRow.job_id == job.id))
             session.execute(update(JobRow).where(JobRow.id == job.id).values(id=job_id))
     with pytest.raises(AmbiguousJob) as refused:
         jobs.get("abcd")

@@ -1,0 +1,95 @@
+"""What the operator allows callers to name: devices, models and notification targets, from one YAML file.
+
+A caller over HTTP gives names; only here do they become UUIDs, paths and URLs, which nobody can read back over HTTP.
+Server and workers each read the file of their own machine. Knows nothing of requests.
+
+    devices:
+      rack3-gpu0: {device: GPU-8f6b..., allow_device_control: true}
+    models:
+      chat-8b: /models/llama-3.1-8b
+    targets:
+      ops: {url: https://hooks.example.org/wattfront, secret_env: OPS_HOOK_SECRET}
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
+
+from api.complaints import complaint_of
+from api.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def _name(text: str) -> str:
+    if _NAME.fullmatch(text) is None:
+        raise ValueError("a name has letters, digits, dots, dashes and underscores, 100 at most")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeviceEntry(_In):
+    """A device that callers may tune."""
+
+    #: As for `wattfront tune --device`: a UUID, cuda:0, cpu.
+    device: StrictStr
+    #: Whether jobs of callers may set clocks and limits of it; the worker must allow it too.
+    allow_device_control: StrictBool = False
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("give an http:// or https:// URL")
+    return text
+
+
+class TargetEntry(_In):
+    """Where notifications go."""
+
+    url: Annotated[StrictStr, AfterValidator(_http_url)]
+    #: Environment variable that holds the secret which notifications are signed with.
+    secret_env: StrictStr
+
+    def secret(self, environment: Mapping[str, str] = os.environ) -> bytes | None:
+        """Return the secret; None when its variable is not set."""
+        found = environment.get(self.secret_env)
+        return found.encode() if found else None
+
+
+class Operator(_In):
+    """Everything that callers may name."""
+
+    devices: dict[Name, DeviceEntry] = Field(default_factory=dict)
+    models: dict[Name, StrictStr] = Field(default_factory=dict)
+    targets: dict[Name, TargetEntry] = Field(default_factory=dict)
+
+
+def load_operator(path: Path | None) -> Operator:
+    """Read the operator's file; without one nothing can be named. Raises UsageError naming file, field and value."""
+    if path is None:
+        return Operator()
+    try:
+        fields: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"WATTFRONT_OPERATOR_FILE is {str(path)!r}: {error.strerror}; correct the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"WATTFRONT_OPERATOR_FILE {path} is not YAML: {error}") from error
+    try:
+        return Operator.model_validate(fields or {})
+    except ValidationError as error:
+        raise UsageError(f"WATTFRONT_OPERATOR_FILE {path}: {complaint_of(error)[1]}") from error
