@@ -9,7 +9,9 @@ are models of GPUs.
 
     python -m benchmarks.search_efficiency                      # all: about an hour on two quiet cores
     python -m benchmarks.search_efficiency --seeds 3 --landscape h100-8b-chat
-    python -m benchmarks.search_efficiency --only ablation      # what each part is worth, alone
+    python -m benchmarks.search_efficiency --only overhead      # CPU time of one suggestion
+
+What each part of the search is worth: benchmarks/search_ablation.py.
 """
 
 from __future__ import annotations
@@ -58,12 +60,9 @@ def _mirrored(means: NDArray[np.float64]) -> NDArray[np.float64]:
     return means[::-1]
 
 
-#: Wattfront with parts of it switched off, and with a model that is wrong everywhere.
+#: Wattfront, and with a physical model that is wrong everywhere.
 VARIANTS: dict[str, Options] = {
     OURS: Options(),
-    "no blocks": Options(has_blocks=False),
-    "no physics": Options(has_physics=False),
-    "no pruning": Options(has_pruning=False),
     WRONG: Options(distorted=_mirrored),
 }
 
@@ -93,7 +92,7 @@ def main() -> int:
     names = [one.name for one in truth_sets.landscapes()]
     parser.add_argument("--seeds", type=int, default=10, help="searches of each kind on each landscape (default 10)")
     parser.add_argument("--landscape", choices=names, action="append", help="only this one; may be repeated")
-    parser.add_argument("--only", choices=("comparison", "ablation", "overhead"), help="only this part")
+    parser.add_argument("--only", choices=("comparison", "overhead"), help="only this part")
     parser.add_argument("--gp-seeds", type=int, default=10, help="searches by the Gaussian process (default 10)")
     parser.add_argument("--wrong-seeds", type=int, default=3, help="searches with wrong physics (default 3)")
     parser.add_argument("--strategy", action="append", help="only this one of the comparison; may be repeated")
@@ -112,8 +111,6 @@ def main() -> int:
         figures |= compare(runs, strategies)
         if arguments.write:
             write(runs)
-    if arguments.only in (None, "ablation"):
-        figures |= ablate(chosen, max(3, arguments.seeds // 3), arguments.workers)
     if arguments.only in (None, "overhead"):
         figures |= overhead(chosen)
     finish("search_efficiency", figures)
@@ -150,7 +147,7 @@ def run_all(
     return sorted(runs, key=lambda run: (run.landscape, run.strategy, run.seed))
 
 
-def run_one(name: str, strategy: str, seed: int, *, stops_early: bool = False) -> Run:
+def run_one(name: str, strategy: str, seed: int) -> Run:
     """Run one search until it has the largest of SHARES, or has used up its allowance."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     played = landscape(name)
@@ -160,7 +157,6 @@ def run_one(name: str, strategy: str, seed: int, *, stops_early: bool = False) -
     steps = played.run(
         request,
         options=VARIANTS.get(strategy, Options()),
-        stops_early=stops_early,
         max_device_s=max_device_s,
     )
     for step in steps:
@@ -233,34 +229,6 @@ def _cell(runs: Sequence[Run], share: float) -> str:
     is_missed = 2 * num_missed >= len(seconds)
     beyond = ">" if 4 * num_missed > len(seconds) else ""
     return f"{'>' if is_missed else ''}{middle:,.0f} ({low:,.0f}-{beyond}{high:,.0f})"
-
-
-def ablate(names: Sequence[str], num_seeds: int, num_workers: int) -> dict[str, float]:
-    """Print what each part is worth: device-seconds to 95 and 99 % without it."""
-    runs = run_all(names, list(VARIANTS), num_seeds, num_workers)
-    with ProcessPoolExecutor(num_workers) as pool:
-        tasks = [
-            pool.submit(run_one, name, OURS, seed, stops_early=True) for name in names for seed in range(num_seeds)
-        ]
-        early = [dataclasses.replace(task.result(), strategy="with early stopping") for task in tasks]
-    print(f"\nWattfront without its parts, {num_seeds} seeds: median device-seconds to 95 % and to 99 %\n")
-    print(f"{'landscape':20} " + " ".join(f"{name:>26}" for name in [*VARIANTS, "with early stopping"]))
-    totals: dict[str, list[float]] = {}
-    for name in names:
-        cells = []
-        for variant in [*VARIANTS, "with early stopping"]:
-            of_one = [run for run in [*runs, *early] if (run.landscape, run.strategy) == (name, variant)]
-            cells.append(f"{_cell(of_one, 0.95).split(' ')[0]} / {_cell(of_one, 0.99).split(' ')[0]}")
-            totals.setdefault(variant, []).append(_median_s(of_one, 0.99, is_lower=True))
-        print(f"{name:20} " + " ".join(f"{cell:>26}" for cell in cells))
-    whole = totals[OURS]
-    return {
-        f"ablation_{variant.replace(' ', '_').replace(',', '')}": float(
-            np.exp(np.mean(np.log(np.array(values) / np.array(whole))))
-        )
-        for variant, values in totals.items()
-        if variant != OURS
-    }
 
 
 def overhead(names: Sequence[str], *, num_trials: int = 200, num_questions: int = 5) -> dict[str, float]:
