@@ -31,7 +31,7 @@ class Spent:
     num_reused: int
     #: Seconds in which at least one attempt was under way, launches included.
     wall_s: float
-    #: Time of the device over all attempts that say theirs, interrupted ones included.
+    #: Time of the device over all attempts that say theirs; one that was interrupted kept it from its start to its end.
     device_s: float
     #: Its energy over that time, likewise.
     joules: float
@@ -46,15 +46,16 @@ def spent(trials: Sequence[Trial]) -> Spent:
     """Return what the trials took; a trial that still runs has taken nothing yet."""
     ended = [trial for trial in trials if trial.state is not TrialState.RUNNING]
     own = [trial for trial in ended if trial.reused_from is None]
+    held_s = [_held_s(trial) for trial in own]
     return Spent(
         num_trials=sum(_counts(trial) for trial in own),
         num_repeats=sum(trial.state in OUTCOMES and trial.role is not TrialRole.SCREENING for trial in own),
         num_reused=len(ended) - len(own),
         wall_s=_wall_s(own),
-        device_s=sum(trial.device_s for trial in own if trial.device_s is not None),
+        device_s=sum(device_s for device_s in held_s if device_s is not None),
         joules=sum(trial.device_j for trial in own if trial.device_j is not None),
         joules_methods=_methods(own),
-        num_without_device_s=sum(trial.device_s is None for trial in own),
+        num_without_device_s=held_s.count(None),
         num_without_joules=sum(trial.device_j is None for trial in own),
     )
 
@@ -141,6 +142,12 @@ def _kind(methods: Sequence[Method]) -> str:
     if len(guessed) < len(methods):
         return "partly an estimate"
     return Method.SIMULATED.value if Method.SIMULATED in guessed else Method.ESTIMATE.value
+
+
+def _held_s(trial: Trial) -> float | None:
+    """Return how long an attempt kept the device; a worker that was killed could not say it, but its rows do."""
+    is_told = trial.device_s is not None or trial.state is not TrialState.INTERRUPTED or trial.finished_at is None
+    return trial.device_s if is_told else _wall_s([trial])
 
 
 def _wall_s(trials: Sequence[Trial]) -> float:

@@ -17,5 +17,16 @@ class InvalidRequest(TunerError):
         self.remedy = remedy
 
 
+class TraceChanged(InvalidRequest):
+    """Put the trace back as it was, or submit a new job with the one that is there now."""
+
+    def __init__(self, path: str, *, submitted: str, found: str) -> None:
+        remedy = (
+            f"its content is not what was submitted (SHA-256 {submitted[:12]}..., now {found[:12]}...); put the file "
+            "back as it was, or submit a new job with it"
+        )
+        super().__init__("workload.trace_file", path, remedy)
+
+
 class EmptySpace(InvalidRequest):
     """Give the knob at least one value that engine and device allow."""

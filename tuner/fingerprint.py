@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from engine.settings import EngineSettings
-from probes.device import Method, Scope
+from probes.device import Device, Method, Scope
+from probes.errors import ProbeError
 from probes.settings import DeviceSettings
 from tuner.measurement import Measurement
 from tuner.request import TuneRequest
@@ -24,6 +25,7 @@ PROTOCOL_VERSION = 1
 _OF_THE_WINDOW = ("warmup_s", "max_warmup_s", "window_s", "min_requests", "max_window_s")
 #: What a device says of itself that tells where it is, and nothing of how it works.
 _OF_THE_PLACE = ("pci_id", "cuda_ordinal")
+_POWER_LIMIT = "power_limit_w"
 _ESTIMATES = (Method.ESTIMATE, Method.SIMULATED)
 
 
@@ -88,9 +90,25 @@ def fingerprint(
     text that quality is measured on, whose paths say nothing of their content.
     """
     workload = {**asdict(request.workload), "trace_file": trace_sha256}
+    workload.pop("trace_sha256", None)  # said by the line above, whether the job noted it or not
     window = {name: getattr(request.window, name) for name in _OF_THE_WINDOW}
     of_device = sorted((name, value) for name, value in details if name not in _OF_THE_PLACE)
     return _hash([PROTOCOL_VERSION, asdict(origin), of_device, workload, window, text_sha256])
+
+
+def details_of(device: Device) -> tuple[tuple[str, str], ...]:
+    """Return a device's own details, with the power limit in force where they lack it: some vendors' do not tell it.
+
+    To be asked before a job sets anything. A device that does not answer adds nothing.
+    """
+    details = device.info.details
+    if any(name.endswith(_POWER_LIMIT) for name, _ in details):
+        return details
+    try:
+        limit_w = device.status().power_limit_w
+    except ProbeError:
+        limit_w = None
+    return details if limit_w is None else (*details, (_POWER_LIMIT, str(limit_w)))
 
 
 def settings_key(engine: EngineSettings, device: DeviceSettings) -> str:

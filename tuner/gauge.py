@@ -11,7 +11,7 @@ import dataclasses
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +24,11 @@ from engine.load import ClosedLoad
 from engine.request import FinishReason
 from engine.serving import ServingEngine, TokenScores
 from engine.settings import EngineInfo, EngineSettings
+from tuner.lm_tasks import open_tasks
 from tuner.measurement import Quality
-from tuner.quality import NUM_PROMPTS, NUM_SCORED, Sample, compare, read_text, sample_of, with_text
+from tuner.quality import NUM_PROMPTS, NUM_SCORED, Sample, compare, read_text, sample_of, with_tasks, with_text
 from tuner.request import TuneRequest
+from tuner.tasks import TaskResult, TaskSet
 from tuner.workload import corpus_text
 
 log = structlog.get_logger()
@@ -73,6 +75,7 @@ class _Reference:
     #: Prompts with their completions.
     texts: tuple[tuple[int, ...], ...]
     scores: tuple[TokenScores, ...]
+    tasks: tuple[TaskResult, ...]
 
 
 class QualityGauge:
@@ -84,11 +87,13 @@ class QualityGauge:
         *,
         store: QualityStore | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        open_tasks: Callable[[Sequence[str], int], TaskSet] = open_tasks,
     ) -> None:
-        """Read the job's text file. Raises InvalidRequest when it cannot be."""
+        """Read the job's text file and tasks. Raises InvalidRequest when they cannot be."""
         self._workload = request.workload
-        path = request.quality.text_file
-        self._text = None if path is None else read_text(path)
+        gate = request.quality
+        self._text = None if gate.text_file is None else read_text(gate.text_file)
+        self._tasks = open_tasks(gate.tasks, gate.task_limit) if gate.tasks else None
         self._store = store
         self._now = now
         self._sample: Sample | None = None
@@ -144,6 +149,7 @@ class QualityGauge:
         )
         if sample.pieces:
             quality = with_text(quality, [serving.score(piece) for piece in sample.pieces])
+        quality = with_tasks(quality, reference.tasks if is_own else self._task_results(serving), reference.tasks)
         log.info("quality_measured", precision=settings.precision, kv_precision=settings.kv_precision,
                  reference=reference.precision, kl=quality.kl,
                  perplexity_ratio=quality.perplexity_ratio)  # fmt: skip
@@ -155,7 +161,12 @@ class QualityGauge:
         serving, precision = self._launch_reference(settings, engine_for)
         sample = self._sample_for(serving)
         texts = _completed(serving, sample)
-        return _Reference(precision=precision, texts=texts, scores=self._scored(serving, texts, is_reference=True))
+        return _Reference(
+            precision=precision,
+            texts=texts,
+            scores=self._scored(serving, texts, is_reference=True),
+            tasks=self._task_results(serving),
+        )
 
     def _launch_reference(self, settings: EngineSettings, engine_for: EngineFor) -> tuple[ServingEngine, str]:
         """Launch the widest precision that fits; one that is the point's own must, whatever it takes."""
@@ -184,13 +195,22 @@ class QualityGauge:
             scored.append(serving.score(text, num_last=NUM_SCORED, **how))
         return tuple(scored)
 
+    def _task_results(self, serving: ServingEngine) -> tuple[TaskResult, ...]:
+        return () if self._tasks is None else self._tasks.results(serving)
+
     def _sample_for(self, serving: ServingEngine) -> Sample:
         """Return what is scored, the same all through the job; the first engine's tokens and context decide it."""
         if self._sample is None:
             self._info = serving.info
             text_ids = () if self._text is None else serving.encode(self._text)
             corpus_ids = serving.encode(corpus_text())
-            self._sample = sample_of(self._workload, corpus_ids, text_ids, max_context=serving.info.max_context)
+            self._sample = sample_of(
+                self._workload,
+                corpus_ids,
+                text_ids,
+                max_context=serving.info.max_context,
+                tasks_hash=None if self._tasks is None else self._tasks.hash,
+            )
         return self._sample
 
     def _key(self, settings: EngineSettings) -> QualityKey:

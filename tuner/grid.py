@@ -85,6 +85,10 @@ class Grid:
         """Where each point stands."""
         return {point: i for i, point in enumerate(self.points)}
 
+    def scaled(self, name: str, numbers: Array) -> Array:
+        """Return the places of numbers of a knob, those between its values included."""
+        return _scaled(next(knob for knob in self.space.knobs if knob.name == name), numbers)
+
     def numbered(self, names: Sequence[str]) -> Indices:
         """Return a number for each point, the same for points that have the same values of these knobs."""
         numbers: dict[tuple[object, ...], int] = {}
@@ -103,7 +107,10 @@ def _places(knob: Knob, points: Sequence[OperatingPoint]) -> Array:
     if isinstance(knob.values[0], str):
         ranks = {value: float(i) for i, value in enumerate(knob.values)}
         return np.array([ranks[value] for value in values])
-    numbers = np.array([float(value) for value in values])
+    return _scaled(knob, np.array([float(value) for value in values]))
+
+
+def _scaled(knob: Knob, numbers: Array) -> Array:
     lowest, highest = min(map(float, knob.values)), max(map(float, knob.values))
     if knob.name not in CLOCKS and lowest > 0 and highest >= _LOGARITHMIC_SPAN * lowest:
         numbers, lowest, highest = np.log(numbers), float(np.log(lowest)), float(np.log(highest))

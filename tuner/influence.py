@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from tuner.measurement import Floats
 from tuner.point import OperatingPoint
 from tuner.request import KnobValue
-from tuner.surrogate import Surrogate, one_thread
 
 #: Points below which nothing is told: a model of fewer follows their chance.
 MIN_POINTS = 10
@@ -65,6 +64,8 @@ class Influence:
 
 def fit_surrogate(points: Sequence[OperatingPoint], log_figures: Floats) -> Predict:
     """Fit a Gaussian process to a figure's logarithm; numbers lie by their logarithm, words apart."""
+    from tuner.surrogate import Surrogate  # brings scipy, which the service need not wait for at its start
+
     values = {name: of_one for name, of_one in values_seen(points).items() if len(of_one) > 1}
     is_word = np.array([isinstance(of_one[0], str) for of_one in values.values()], dtype=np.bool_)
     surrogate = Surrogate.fit(_places(points, values), log_figures, is_word)
@@ -75,6 +76,8 @@ def influence(points: Sequence[OperatingPoint], log_figures: Floats, fit: Fit = 
     """Return what moved a figure, given its logarithm at each of different points with the same knobs."""
     if len(points) < MIN_POINTS:
         return Influence(effects={}, num_points=len(points), r2=None)
+    from tuner.surrogate import one_thread
+
     with one_thread():
         r2 = left_out_r2(points, log_figures, fit)
         effects = effects_of(fit(points, log_figures), values_seen(points)) if r2 >= MIN_R2 else {}

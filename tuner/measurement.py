@@ -59,6 +59,26 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """What a precision scores on one lm-eval task, and what the reference does."""
+
+    task: str
+    #: Of which more is better: acc, ...
+    metric: str
+    score: float
+    #: Above 0.
+    reference_score: float
+    num_documents: int
+    #: Documents that were left out because they do not fit into the engine's context.
+    num_too_long: int = 0
+
+    @property
+    def share(self) -> float:
+        """The score over the reference's."""
+        return self.score / self.reference_score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
     """How a precision's output compares with that of a wider one on the job's own prompts.
 
@@ -86,6 +106,8 @@ class Quality:
     #: Perplexity on the user's text file, and the tokens of it that were scored; None without one.
     text_perplexity: float | None = None
     num_text_tokens: int = 0
+    #: One of each of the job's tasks; empty without any.
+    tasks: tuple[TaskScore, ...] = ()
     #: None of what was stored before it was noted.
     measured_at: datetime | None = None
     #: Whether an earlier job measured it.

@@ -47,6 +47,9 @@ def quality_violations(gate: QualityGate, quality: Quality) -> dict[str, float]:
     if gate.min_top1_agreement is not None:
         agreement = quality.top1_agreement
         missed["quality:top1_agreement"] = 1.0 if agreement is None else 1.0 - agreement / gate.min_top1_agreement
+    if gate.tasks:
+        worst = min((one.share for one in quality.tasks), default=0.0)
+        missed["quality:task_share"] = 1.0 - worst / gate.min_task_share
     return missed
 
 
@@ -96,6 +99,8 @@ def _explain_quality(gate: QualityGate, quality: Quality, name: str) -> str:
     if name == "quality:perplexity_ratio":
         figure = f"{quality.perplexity_ratio:.3f} of {quality.reference}'s"
         return f"perplexity is {figure}, the gate is {gate.max_perplexity_ratio:g}"
+    if name == "quality:task_share":
+        return _explain_tasks(gate, quality)
     words, value, bound = {
         "quality:kl": (f"KL divergence from {quality.reference}", quality.kl, gate.max_kl),
         "quality:top1_agreement": (
@@ -104,3 +109,14 @@ def _explain_quality(gate: QualityGate, quality: Quality, name: str) -> str:
         "quality:perplexity": ("perplexity on the text file", quality.text_perplexity, gate.max_perplexity),
     }[name]  # fmt: skip
     return f"{words} is {'unknown' if value is None else f'{value:.4g}'}, the gate is {bound:g}"
+
+
+def _explain_tasks(gate: QualityGate, quality: Quality) -> str:
+    """Name every task that is below the share."""
+    low = [one for one in quality.tasks if one.share < gate.min_task_share]
+    told = ", ".join(
+        f"{one.task} {one.metric} is {one.score:.4g}, {one.share:.4f} of the {one.reference_score:.4g} of "
+        f"{quality.reference}"
+        for one in low
+    )
+    return f"{told or 'scores on tasks are unknown'}; the gate is {gate.min_task_share:g}"

@@ -26,9 +26,9 @@ from probes.simulated.fit import Observation
 from tuner.errors import InvalidRequest
 from tuner.measurement import Measurement
 from tuner.request import TuneRequest, WorkloadSpec
-from tuner.request_trace import load_trace
 from tuner.space import device_settings_of, settings_of
 from tuner.trial import Trial, TrialState
+from tuner.workload import trace_of
 
 #: States whose figures hold: a broken limit says nothing against them.
 MEASURED = (TrialState.COMPLETE, TrialState.INFEASIBLE)
@@ -186,7 +186,7 @@ def _steps(
 
 def _mean_lengths(workload: WorkloadSpec) -> _Lengths:
     if workload.trace_file is not None:
-        trace = load_trace(workload.trace_file)
+        trace = trace_of(workload)
         return _Lengths(prompt=float(np.mean(trace.prompt_tokens)), output=float(np.mean(trace.output_tokens)))
     return _Lengths(prompt=sum(workload.prompt_tokens) / 2, output=sum(workload.output_tokens) / 2)
 

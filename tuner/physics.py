@@ -18,12 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from probes.settings import CPU_CLOCK_CAP, SM_CLOCK_CAP
 from tuner.point import OperatingPoint
 from tuner.request import KnobValue, WorkloadSpec
-from tuner.request_trace import load_trace
+from tuner.workload import trace_of
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -56,7 +55,7 @@ class Demand:
     def of(cls, workload: WorkloadSpec) -> Demand:
         """Take the means of ranges or of the trace. Raises InvalidRequest for a trace that cannot be read."""
         if workload.trace_file is not None:
-            trace = load_trace(workload.trace_file)
+            trace = trace_of(workload)
             return cls(
                 prompt_tokens=float(np.mean(trace.prompt_tokens)),
                 output_tokens=float(np.mean(trace.output_tokens)),
@@ -211,6 +210,8 @@ def _energy_parts(work: Work, batch: Array, step_ms: Array) -> Array:
 
 def _factors(parts: Array, figures: Array) -> Array:
     """Find factors of 0 or more so that figures are about parts @ factors, errors relative to the figures."""
+    from scipy.optimize import nnls  # takes long to load, and the service need not wait for it at its start
+
     scale = float(np.exp(np.mean(np.log(figures))))
     used = np.any(parts > 0, axis=0)
     usual = np.array([float(np.mean(column[column > 0])) if any(column > 0) else 1.0 for column in parts.T])

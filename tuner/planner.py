@@ -21,6 +21,7 @@ from tuner.acquisition import Candidates, Costs, Staircase, best_block
 from tuner.evidence import Evidence, Observation
 from tuner.grid import Grid
 from tuner.knobs import launch_s
+from tuner.occupancy import filled_places
 from tuner.physics import CLOCKS, TOK_PER_J, PhysicalModel
 from tuner.point import OperatingPoint
 from tuner.pruning import allowed, merged, one_of_each
@@ -210,8 +211,8 @@ class _Model:
         self._request = request
         self._grid = grid
         self._evidence = evidence
-        self._places = same.places
         observations = evidence.observations
+        self._places = filled_places(grid, same, observations)
         self._rows = np.array([grid.index[one.point] for one in observations])
         means = _physical_means(request, same, self._rows, observations) if options.has_physics else {}
         self._means = {name: options.distorted(mean) for name, mean in means.items()}

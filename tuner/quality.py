@@ -3,7 +3,8 @@
 Two texts are scored. Prompts of the job's own lengths, each with what the reference greedily makes of it: over the last
 NUM_SCORED positions of each, KL divergence and top-1 agreement say how far a precision's next token is from the
 reference's, and over the reference's own completion the perplexity ratio says how unlikely the precision finds it. And,
-where the job names one, a text file of the user's, of which only the perplexity is told.
+where the job names one, a text file of the user's, of which only the perplexity is told. Beside that it may name tasks
+with known answers: each has a score, which is put beside the reference's.
 
 Perplexity is exp(-mean log p(next token)). Knows nothing of engines and of what was measured before.
 """
@@ -22,8 +23,9 @@ from engine.errors import NumericsError
 from engine.request import Request
 from engine.serving import TokenScores
 from tuner.errors import InvalidRequest
-from tuner.measurement import Quality
+from tuner.measurement import Quality, TaskScore
 from tuner.request import WorkloadSpec
+from tuner.tasks import FIELD, TaskResult
 from tuner.workload import requests
 
 #: Raise it when the same outputs would give other figures.
@@ -53,12 +55,15 @@ class Sample:
     num_completed: tuple[int, ...]
     #: Of the text file; empty without one.
     pieces: tuple[tuple[int, ...], ...] = ()
+    #: Hash of the tasks, and the context that decides which of their documents fit; none without tasks.
+    tasks: tuple[str, int] | None = None
 
     @property
     def hash(self) -> str:
         """SHA-256 over everything that the figures depend on beside model and engine."""
         content = (VERSION, NUM_SCORED, self.prompts, self.num_completed, self.pieces)
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        of_tasks = () if self.tasks is None else (self.tasks,)  # without tasks it is the hash of before there were any
+        return hashlib.sha256(repr(content + of_tasks).encode()).hexdigest()
 
     def completion_requests(self) -> list[Request]:
         """Return the requests whose outputs are the completions, named by their place: greedy, and never shorter."""
@@ -69,7 +74,12 @@ class Sample:
 
 
 def sample_of(
-    spec: WorkloadSpec, corpus_ids: Sequence[int], text_ids: Sequence[int] = (), *, max_context: int
+    spec: WorkloadSpec,
+    corpus_ids: Sequence[int],
+    text_ids: Sequence[int] = (),
+    *,
+    max_context: int,
+    tasks_hash: str | None = None,
 ) -> Sample:
     """Return what to score of a job, for an engine with so much context.
 
@@ -84,6 +94,7 @@ def sample_of(
         prompts=prompts,
         num_completed=tuple(min(NUM_COMPLETED, max_context - len(prompt)) for prompt in prompts),
         pieces=tuple(piece for piece in pieces if len(piece) > 1),
+        tasks=None if tasks_hash is None else (tasks_hash, max_context),
     )
 
 
@@ -135,6 +146,31 @@ def with_text(quality: Quality, pieces: Sequence[TokenScores]) -> Quality:
         text_perplexity=_perplexity([one.logprobs for one in pieces]),
         num_text_tokens=sum(len(one.logprobs) for one in pieces),
     )
+
+
+def with_tasks(quality: Quality, results: Sequence[TaskResult], reference: Sequence[TaskResult]) -> Quality:
+    """Add what a precision and its reference score on the same tasks.
+
+    Raises InvalidRequest for a task of which the reference gets nothing right: no share can be told.
+    """
+    scores = []
+    for one, expected in zip(results, reference, strict=True):
+        if not expected.score > 0:  # NaN, too
+            remedy = (
+                f"{quality.reference} itself has {one.metric} {expected.score:g} there, of which no share can be told"
+            )
+            raise InvalidRequest(FIELD, one.task, f"{remedy}; leave it out")
+        scores.append(
+            TaskScore(
+                task=one.task,
+                metric=one.metric,
+                score=one.score,
+                reference_score=expected.score,
+                num_documents=one.num_documents,
+                num_too_long=one.num_too_long,
+            )
+        )
+    return dataclasses.replace(quality, tasks=tuple(scores))
 
 
 def _completion(scores: TokenScores, count: int) -> tuple[float, ...]:

@@ -32,6 +32,8 @@ MAX_TIME_SCALE = 1_000
 MAX_REPEATS = 100
 MAX_FINALISTS = 1_000
 MAX_AGE_HOURS = 87_600
+MAX_TASKS = 100
+MAX_TASK_DOCUMENTS = 100_000
 
 #: Who chooses the points: Wattfront's own search, or one of Optuna's samplers through the same code.
 SAMPLERS = ("wattfront", "gp", "tpe", "nsga2", "sobol", "random", "grid")
@@ -77,6 +79,8 @@ class WorkloadSpec:
     rate_per_s: float | None = None
     #: File of a `trace`: CSV with the columns of Azure's 2023 LLM traces, or JSON lines as Mooncake's.
     trace_file: str | None = None
+    #: Of the trace as it was when the job was submitted; not to be given: the command line notes it.
+    trace_sha256: str | None = field(default=None, repr=False)
     #: What the trace's times are multiplied by: 0.5 doubles the load.
     time_scale: float = 1.0
     seed: int = 0
@@ -258,6 +262,12 @@ class QualityGate:
     text_file: str | None = None
     #: Perplexity on that text, whatever the reference's is; None for no limit.
     max_perplexity: float | None = None
+    #: Tasks of lm-eval: names of its own, or (with a slash) folders with task files on the worker's machine.
+    tasks: tuple[str, ...] = ()
+    #: Share of the reference's score that is asked for on every task: 0.99 or 0.999, as in MLPerf Inference's rules.
+    min_task_share: float = 0.99
+    #: Documents of each task, its first, that are scored at most.
+    task_limit: int = 200
 
     def __post_init__(self) -> None:
         """Refuse a gate that the reference itself would fail, and a limit on a text that is not named."""
@@ -278,6 +288,23 @@ class QualityGate:
             )
         if self.text_file is not None and not self.text_file.strip():
             raise InvalidRequest("quality.text_file", self.text_file, "give the path of a text file, or leave it out")
+        self._check_tasks()
+
+    def _check_tasks(self) -> None:
+        """Refuse tasks without a name or named twice, and limits on them that make no sense."""
+        if len(self.tasks) > MAX_TASKS:
+            raise InvalidRequest("quality.tasks", f"{len(self.tasks)} entries", f"give at most {MAX_TASKS}")
+        for task in self.tasks:
+            if not task.strip():
+                raise InvalidRequest("quality.tasks", task, "name a task of lm-eval, or a folder as ./tasks")
+            if self.tasks.count(task) > 1:
+                raise InvalidRequest("quality.tasks", task, "it stands there twice; keep one of the two")
+        if not 0 < self.min_task_share <= 1:
+            raise InvalidRequest(
+                "quality.min_task_share", self.min_task_share, "give a share above 0 up to 1, as in 0.99"
+            )
+        if not 1 <= self.task_limit <= MAX_TASK_DOCUMENTS:
+            raise InvalidRequest("quality.task_limit", self.task_limit, f"give 1 to {MAX_TASK_DOCUMENTS} documents")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

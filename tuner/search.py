@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.budget import hard_limit, reason_to_stop
+from tuner.budget import hard_limit, reason_to_stop, spent
 from tuner.finalists import next_repeat
 from tuner.pareto import ObjectivePair, non_dominated, place_of
 from tuner.planner import DEFAULTS, Options
@@ -19,7 +19,7 @@ from tuner.point import OperatingPoint
 from tuner.request import TuneRequest
 from tuner.samplers import OptunaStudy
 from tuner.space import SearchSpace
-from tuner.trial import OUTCOMES, Trial, TrialRole
+from tuner.trial import OUTCOMES, Trial, TrialRole, TrialState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,10 @@ class Search:
     """Iterate to run a job: yields each trial as it ends. Or `ask` for several windows at a time and `tell` of each.
 
     `history` holds the trials that already count, `retries` the points whose screening was cut short and is tried
-    again under its own number; repeats that were cut short come again in the finals by themselves. `first` are points
-    to begin with, after the default point; `options` switch parts of the planner off. After the iteration
-    `ended_because` says why screening ended, or what ended the whole search before its finals were over.
+    again under its own number; repeats that were cut short come again in the finals by themselves. `interrupted` are
+    the attempts that were cut short: their time counts, and nothing else of them. `first` are points to begin with,
+    after the default point; `options` switch parts of the planner off. After the iteration `ended_because` says why
+    screening ended, or what ended the whole search before its finals were over.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Search:
         *,
         history: Sequence[Trial] = (),
         retries: Sequence[Proposal] = (),
+        interrupted: Sequence[Trial] = (),
         first: Sequence[OperatingPoint] = (),
         options: Options = DEFAULTS,
         should_stop: Callable[[], str | None] = lambda: None,
@@ -70,7 +72,8 @@ class Search:
         self._first = [space.default_point, *(point for point in first if point in space)]
         self._should_stop = should_stop
         self._now = now
-        self._started_s = now() - sum(_duration_s(trial) for trial in history)
+        self._interrupted = [trial for trial in interrupted if trial.state is TrialState.INTERRUPTED]
+        self._started_s = now() - spent([*history, *self._interrupted]).wall_s
         self._study = OptunaStudy(request, space, options=options)
         self.trials = [trial for trial in history if trial.state in OUTCOMES]
         tried = {trial.point for trial in self.trials}
@@ -132,7 +135,7 @@ class Search:
         if repeat is None:
             return None
         elapsed_s = self._now() - self._started_s
-        reason = self._should_stop() or hard_limit(self._request, self.trials, elapsed_s=elapsed_s)
+        reason = self._should_stop() or hard_limit(self._request, self._charged(), elapsed_s=elapsed_s)
         if reason is not None:
             self.ended_because = reason
             return None
@@ -140,12 +143,15 @@ class Search:
 
     def _used_up(self) -> str | None:
         """Return which budget ends screening; one that began its finals does not screen again."""
-        reason = reason_to_stop(
-            self._request, self.trials, elapsed_s=self._now() - self._started_s, num_in_flight=len(self._in_flight)
-        )
+        elapsed_s, num_in_flight = self._now() - self._started_s, len(self._in_flight)
+        reason = reason_to_stop(self._request, self._charged(), elapsed_s=elapsed_s, num_in_flight=num_in_flight)
         if reason is None and any(trial.role is not TrialRole.SCREENING for trial in self.trials):
             return "exhausted"
         return reason
+
+    def _charged(self) -> list[Trial]:
+        """Return every attempt that took time and energy."""
+        return [*self._interrupted, *self.trials]
 
     def _next_point(self) -> OperatingPoint | None:
         pending = [proposal.point for proposal in self._in_flight]
@@ -172,7 +178,3 @@ class Search:
             place for trial in self.trials if (place := place_of(trial, self._request.latency_metric)) is not None
         ]
         return tuple(places[i] for i in non_dominated(places))
-
-
-def _duration_s(trial: Trial) -> float:
-    return 0.0 if trial.finished_at is None else (trial.finished_at - trial.started_at).total_seconds()

@@ -80,8 +80,9 @@ def search_space(request: TuneRequest, device: Device, *, settables: Sequence[Se
     """Build the space of a request on a device.
 
     `settables` are the device's knobs as far as they may be set here; without them, all that the device offers.
-    Raises InvalidRequest for an unknown engine or knob, an engine or a load that the device has no use for, a value
-    that no point could use, or a knob the device lacks; UnknownModel or CheckpointError for a shape that there is not.
+    Raises InvalidRequest for an unknown engine or knob, an engine, a load or a quality gate that the device has no use
+    for, a value that no point could use, or a knob the device lacks; UnknownModel or CheckpointError for a shape that
+    there is not.
     """
     rules_of(request.engine)
     _require_engine(request, device)
@@ -129,6 +130,17 @@ def _require_engine(request: TuneRequest, device: Device) -> None:
     if request.engine == EMBEDDED and request.workload.scenario != "closed":
         remedy = "the embedded engine takes 'closed' in this version; choose that, or a simulated device"
         raise InvalidRequest("workload.scenario", request.workload.scenario, remedy)
+    if is_simulated:
+        _refuse_gate(request, device)
+
+
+def _refuse_gate(request: TuneRequest, device: Device) -> None:
+    """Refuse limits on the answers of an engine that gives none: they would be accepted and never applied."""
+    for field in dataclasses.fields(request.quality):
+        value = getattr(request.quality, field.name)
+        if value != field.default:
+            remedy = f"{device.info.name} computes no answers that could be judged; remove it, or tune a real device"
+            raise InvalidRequest(f"quality.{field.name}", value, remedy)
 
 
 def _settings_of(request: TuneRequest, point: OperatingPoint, num_gpus: int) -> EngineSettings:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib import resources
 from itertools import count
 
 from engine.load import ClosedLoad, Load, OpenLoad, TimedRequest
 from engine.request import Request
 from probes.simulated.clock import TICKS_PER_S
-from tuner.errors import InvalidRequest
+from tuner.errors import InvalidRequest, TraceChanged
 from tuner.request import WorkloadSpec
 from tuner.request_trace import Trace, load_trace
 
@@ -67,22 +68,42 @@ def simulated_load(spec: WorkloadSpec, *, capacity: int, stream: str = "") -> Lo
     if offered is not None:
         return ClosedLoad(requests=_counted(_lengths(spec), stream), concurrency=offered)
     if spec.trace_file is not None:
-        return OpenLoad(requests=_replayed(load_trace(spec.trace_file), spec.time_scale, stream))
+        return OpenLoad(requests=_replayed(trace_of(spec), spec.time_scale, stream))
     assert spec.rate_per_s is not None  # the spec saw to it
     return OpenLoad(requests=_poisson(spec, spec.rate_per_s, stream))
+
+
+def trace_of(spec: WorkloadSpec) -> Trace:
+    """Return the trace of a workload that has one; as noted at submission, it is read once in a process.
+
+    Raises InvalidRequest when it cannot be read, and TraceChanged when it is no longer what was submitted.
+    """
+    assert spec.trace_file is not None
+    if spec.trace_sha256 is None:
+        return load_trace(spec.trace_file)
+    return _as_submitted(spec.trace_file, spec.trace_sha256)
+
+
+@lru_cache(maxsize=4)
+def _as_submitted(path: str, sha256: str) -> Trace:
+    """Read a trace and hold it to its hash; what a running job has read no longer hangs on the file."""
+    trace = load_trace(path)
+    if trace.sha256 != sha256:
+        raise TraceChanged(path, submitted=sha256, found=trace.sha256)
+    return trace
 
 
 def max_context(spec: WorkloadSpec) -> int:
     """Longest prompt plus output that the workload can ask for. Raises InvalidRequest for a bad trace."""
     if spec.trace_file is not None:
-        return load_trace(spec.trace_file).longest_tokens
+        return trace_of(spec).longest_tokens
     return spec.prompt_tokens[1] + spec.output_tokens[1]
 
 
 def workload_hash(spec: WorkloadSpec) -> str:
     """Fingerprint of everything that decides the requests: the spec, the text, and the content of the trace."""
     text = hashlib.sha256(corpus_text().encode()).hexdigest()
-    trace = "" if spec.trace_file is None else load_trace(spec.trace_file).sha256
+    trace = "" if spec.trace_file is None else trace_of(spec).sha256
     return hashlib.sha256(f"{spec!r}/{text}/{trace}".encode()).hexdigest()
 
 

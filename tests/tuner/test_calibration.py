@@ -75,8 +75,8 @@ def secret_job() -> JobTrials:
 
 @pytest.fixture(scope="module")
 def calibrated(secret_job: JobTrials) -> Calibration:
-    """A twin of all trials, each predicted by a fit to three quarters of them: every part costs a fit."""
-    return calibrated_in_parts(4, secret_job)
+    """A twin of all trials, each predicted by a fit to two thirds of them: every part costs a fit."""
+    return calibrated_in_parts(3, secret_job)
 
 
 @pytest.fixture(scope="module")

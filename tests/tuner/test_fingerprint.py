@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from engine.settings import EngineSettings
-from probes.device import Method, Scope
+from probes.device import DeviceInfo, DeviceKind, Method, Scope, Status
+from probes.errors import DeviceLost
 from probes.settings import DeviceSettings
 from tests.db.factories import make_engine_info, make_measurement, make_reading, make_request
-from tuner.fingerprint import Origin, fingerprint, origin_of, settings_key
+from tests.tuner.scripted import ScriptedDevice
+from tuner.fingerprint import Origin, details_of, fingerprint, origin_of, settings_key
 from tuner.request import Budget, Limit, QualityGate, RepeatRule, ReuseRule, TuneRequest, WindowRule, WorkloadSpec
 
 REQUEST = make_request()
@@ -173,3 +175,45 @@ class TestSettingsKey:
         """A folder and a name that mean the same weights are the same: the fingerprint has the weights' hash."""
         keys = {settings_key(EngineSettings(model=model), DeviceSettings()) for model in ("m", "/models/m")}
         assert len(keys) == 1
+
+
+class LimitedDevice(ScriptedDevice):
+    """A device whose driver tells its power limit only as it is looked at."""
+
+    def __init__(self, limit_w: float | None, details: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__()
+        self._limit_w, self._details = limit_w, details
+
+    @property
+    def info(self) -> DeviceInfo:
+        """A card with the details that were given."""
+        return DeviceInfo(uuid="GPU-1", name="a card", kind=DeviceKind.GPU, driver="6.12", details=self._details)
+
+    def status(self) -> Status:
+        """Tell the limit, or that the device is gone where there is none."""
+        if self._limit_w is None:
+            raise DeviceLost("GPU-1 does not answer")
+        return Status(time_s=0.0, power_limit_w=self._limit_w)
+
+
+class TestDetails:
+    """What is particular about a device, its power limit included, whoever made it."""
+
+    def test_a_limit_that_the_details_lack_is_looked_up(self) -> None:
+        """AMD's boards at 550 and at 750 W are told apart, as NVIDIA's are by their details."""
+        vendor = (("vendor", "amd"),)
+        assert details_of(LimitedDevice(550.0, vendor)) == (*vendor, ("power_limit_w", "550.0"))
+        keys = {
+            fingerprint(ORIGIN, REQUEST, details=details_of(LimitedDevice(limit_w, vendor)))
+            for limit_w in (550.0, 750.0)
+        }
+        assert len(keys) == 2
+
+    @pytest.mark.parametrize("name", ["power_limit_w", "GPU-1 power_limit_w"])
+    def test_a_limit_among_the_details_is_enough(self, name: str) -> None:
+        """One card's or a group's member's: nothing is added to it, so that stored figures keep their fingerprint."""
+        assert details_of(LimitedDevice(700.0, ((name, "700.0"),))) == ((name, "700.0"),)
+
+    def test_a_device_that_does_not_answer_adds_nothing(self) -> None:
+        """A limit that nobody told is none of the details."""
+        assert details_of(LimitedDevice(None)) == ()

@@ -18,11 +18,13 @@ from tests.db.factories import START
 from tests.tiny_model import write_tiny_model
 from tests.tuner.factories import make_request
 from tests.tuner.scripted import Launcher, MemoryStore, ScriptedEngine
+from tests.tuner.task_sets import choose, make_task, make_tasks
 from tuner.errors import InvalidRequest
 from tuner.gauge import QualityGauge
 from tuner.measurement import Quality
 from tuner.quality import NUM_COMPLETED, NUM_PROMPTS
 from tuner.request import QualityGate, WorkloadSpec
+from tuner.tasks import TaskSet
 
 KEPT = "wattfront-quality-*"
 
@@ -244,3 +246,42 @@ def test_narrow_precisions_of_a_real_model_cost_something(tmp_path: Path) -> Non
     assert int8.kl is not None
     assert 0.0 < bf16.kl < int8.kl < 0.1
     assert bf16.num_positions == int8.num_positions > NUM_PROMPTS * 16
+
+
+def with_tasks(store: MemoryStore | None = None, *names: str, limit: int = 200) -> Rig:
+    """A rig whose job names tasks, which need no package."""
+    rig = Rig(store)
+    request = make_request(quality=QualityGate(tasks=names or ("facts",), task_limit=limit))
+    rig.gauge = QualityGauge(request, store=store, now=lambda: START, open_tasks=make_tasks)
+    return rig
+
+
+def test_tasks_are_scored_against_the_reference() -> None:
+    """The reference scores the tasks once, each other precision for itself, and the score stands beside its own."""
+    rig = with_tasks()
+    (found,) = rig.quality("int8").tasks
+    assert (found.task, found.metric, found.score, found.reference_score) == ("facts", "acc", 1.0, 1.0)
+    assert found.num_documents == 2
+    counted = rig.launcher.journal.count("score fp32")
+    assert rig.quality("fp32").tasks == (found,)
+    assert counted == rig.launcher.journal.count("score fp32")
+    assert counted == rig.launcher.journal.count("score int8") == NUM_PROMPTS + 4
+
+
+def test_scores_of_tasks_are_kept_by_tasks_and_limit() -> None:
+    """Another task or limit is measured anew, the same ones are not, and a job without tasks has its own figures."""
+    store = MemoryStore()
+    first = with_tasks(store, "facts").quality("int8")
+    later = with_tasks(store, "facts").quality("int8")
+    assert (later.is_reused, later.tasks) == (True, first.tasks)
+    others = [with_tasks(store, "piqa"), with_tasks(store, "facts", "piqa"), with_tasks(store, "facts", limit=3)]
+    assert [rig.quality("int8").is_reused for rig in (*others, Rig(store))] == [False] * 4
+    assert Rig(store).quality("int8").tasks == ()
+
+
+def test_a_task_that_the_reference_fails_says_nothing() -> None:
+    """Of a score of 0 no share can be told: the job is refused by the task's name instead of passing everything."""
+    rig = with_tasks()
+    rig.gauge._tasks = TaskSet([make_task(choose("a", " long", " b"))], hash="")
+    with pytest.raises(InvalidRequest, match=r"quality.tasks is 'facts': fp32 itself has acc 0 there"):
+        rig.quality("int8")

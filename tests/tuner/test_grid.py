@@ -51,6 +51,12 @@ class TestPlaces:
         """A knob that has no choice takes no room."""
         assert grid_of(make_space(max_batch=(8,), precision=("bf16",))).places.tolist() == [[0.0, 0.0]]
 
+    def test_numbers_between_values_lie_between_them(self) -> None:
+        """What is no value of a knob has a place on its scale: 8 on the scale of 4 and 16, 1,500 on that of clocks."""
+        grid = grid_of(make_space(max_batch=(4, 16), sm_clock_cap_mhz=(1000, 2000)))
+        assert grid.scaled("max_batch", np.array([4.0, 8.0, 16.0])) == pytest.approx([0.0, 0.5, 1.0])
+        assert grid.scaled("sm_clock_cap_mhz", np.array([1500.0])) == pytest.approx([0.5])
+
     def test_words_are_numbered(self) -> None:
         """A word's place says which of the knob's words it is, and is marked as a word."""
         grid = grid_of(make_space(max_batch=(4, 8), precision=("fp32", "int8", "bf16")))

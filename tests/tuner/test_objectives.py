@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.db.factories import make_measurement
 from tests.tuner.factories import make_request, measured
-from tuner.measurement import Distribution, Estimate, Quality
+from tuner.measurement import Distribution, Estimate, Quality, TaskScore
 from tuner.objectives import Verdict, quality_verdict, verdict, violations
 from tuner.request import Limit, QualityGate
 from tuner.trial import TrialState
@@ -160,3 +160,37 @@ class TestVerdict:
         judged = verdict(make_request(latency_metric="tpot_p99_ms"), latencies(10.0, None))
         assert (judged.state, judged.reason) == (TrialState.INVALID, "no_latency_samples")
         assert "tpot_p99_ms; lengthen the window" in (judged.detail or "")
+
+
+class TestTasks:
+    """Every task must keep its share of the reference's score."""
+
+    def scored(self, *scores: float) -> Quality:
+        tasks = tuple(
+            TaskScore(task=f"t{place}", metric="acc", score=score, reference_score=0.5, num_documents=20)
+            for place, score in enumerate(scores)
+        )
+        return replace(quality(1.0), tasks=tasks)
+
+    def test_the_worst_task_decides(self) -> None:
+        """A share below the limit on one task fails the gate, whatever the others gain; the detail names that task."""
+        failed = quality_verdict(QualityGate(tasks=("a", "b")), self.scored(0.6, 0.45))
+        assert failed is not None
+        assert (failed.state, failed.reason) == (TrialState.INFEASIBLE, "quality:task_share")
+        told = "t1 acc is 0.45, 0.9000 of the 0.5 of fp32; the gate is 0.99 (measured in this job; no window was run)"
+        assert told == failed.detail
+
+    def test_the_limit_itself_is_inside(self) -> None:
+        """A share of exactly the limit passes, as does more than the reference has."""
+        assert quality_verdict(QualityGate(tasks=("a",), min_task_share=0.5), self.scored(0.25)) is None
+        assert quality_verdict(QualityGate(tasks=("a",)), self.scored(0.75)) is None
+
+    def test_unknown_scores_miss_the_limit(self) -> None:
+        """Where tasks are asked for and none was scored, nothing shows that the limit holds."""
+        failed = quality_verdict(QualityGate(tasks=("a",)), self.scored())
+        assert failed is not None
+        assert "scores on tasks are unknown" in (failed.detail or "")
+
+    def test_without_tasks_there_is_no_such_limit(self) -> None:
+        """What an earlier job scored does not judge a job that asks for no tasks."""
+        assert quality_verdict(QualityGate(), self.scored(0.1)) is None

@@ -129,6 +129,20 @@ REFUSALS = {
     "a text without a name": Refusal(
         lambda: QualityGate(text_file=" "), "quality.text_file", "' '", "give the path of a text file"
     ),
+    "a task without a name": Refusal(
+        lambda: QualityGate(tasks=("piqa", " ")), "quality.tasks", "' '", "name a task of lm-eval"
+    ),
+    "a task named twice": Refusal(lambda: QualityGate(tasks=("piqa", "piqa")), "quality.tasks", "'piqa'", "keep one"),
+    "too many tasks": Refusal(
+        lambda: QualityGate(tasks=tuple(map(str, range(101)))), "quality.tasks", "101 entries", "at most 100"
+    ),
+    "a share in percent": Refusal(
+        lambda: QualityGate(min_task_share=99.0), "quality.min_task_share", "99.0", "a share above 0 up to 1"
+    ),
+    "a NaN share": Refusal(
+        lambda: QualityGate(min_task_share=math.nan), "quality.min_task_share", "nan", "a share above 0 up to 1"
+    ),
+    "no documents": Refusal(lambda: QualityGate(task_limit=0), "quality.task_limit", "0", "give 1 to 100000"),
     "no values": Refusal(lambda: KnobRange(name="rate", values=()), "knobs.rate", "[]", "at least one value"),
     "repeated value": Refusal(
         lambda: KnobRange(name="rate", values=(8, 8.0)), "knobs.rate", "[8, 8.0]", "remove the repeated"

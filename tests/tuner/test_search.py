@@ -229,6 +229,32 @@ class TestEnd:
         search = run(quick(minutes=4.0), history=history, measure=measure, now=clock.monotonic_s)
         assert (len(search.trials), search.ended_because) == (3 + 2, "minutes")
 
+    def test_the_minutes_of_interrupted_attempts_count(self, clock: FakeClock) -> None:
+        """A job killed for three minutes in all, and then resumed, ends by its four minutes after two trials more."""
+        cut = [trial_of(Proposal(number=i, point=at(8)), state=TrialState.INTERRUPTED) for i in range(3)]
+
+        def measure(proposal: Proposal) -> Trial:
+            clock.advance(31.0)
+            return trial_of(proposal)
+
+        search = run(quick(minutes=4.0), interrupted=cut, measure=measure, now=clock.monotonic_s)
+        assert (len(search.trials), search.ended_because) == (2, "minutes")
+
+    def test_the_device_hours_of_interrupted_attempts_count(self) -> None:
+        """What an attempt kept the device counts whether it said so or its worker was killed before it could."""
+        cut = [
+            replace(trial_of(Proposal(number=i, point=at(8))), state=TrialState.INTERRUPTED, device_s=device_s)
+            for i, device_s in enumerate((60.0, None))
+        ]
+        search = run(quick(device_hours=0.05), interrupted=cut)
+        assert (len(search.trials), search.ended_because) == (1, "device_hours")
+
+    def test_without_a_budget_of_time_interrupted_attempts_change_nothing(self) -> None:
+        """Points, numbers and order are those of a job that nobody disturbed."""
+        whole = run(QUICK).trials
+        cut = replace(whole[2], state=TrialState.INTERRUPTED, measurement=None)
+        assert run(QUICK, history=whole[:2], interrupted=[cut]).trials == whole
+
     def test_a_wish_to_stop_ends_it_between_trials(self) -> None:
         """The reason that should_stop gives is the reason why the search ended, and the trials so far stay."""
         seen: list[Proposal] = []

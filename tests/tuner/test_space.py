@@ -17,7 +17,7 @@ from tests.tuner.scripted import ScriptedDevice
 from tests.tuner.simulated import make_simulated
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
-from tuner.request import KnobRange, KnobValue, WorkloadSpec
+from tuner.request import KnobRange, KnobValue, QualityGate, WorkloadSpec
 from tuner.space import SearchSpace, capacity_of, device_settings_of, search_space, settings_of
 
 
@@ -277,6 +277,24 @@ def test_a_simulated_device_computes_nothing() -> None:
     """The embedded engine on a simulated device is a contradiction, refused by name."""
     with pytest.raises(InvalidRequest, match=r"engine is 'embedded': .* computes nothing; leave the engine out"):
         space_of(kind=DeviceKind.SIMULATED)
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        (QualityGate(max_perplexity_ratio=1.01), "quality.max_perplexity_ratio is 1.01"),
+        (QualityGate(max_kl=0.01), "quality.max_kl is 0.01"),
+        (QualityGate(min_top1_agreement=0.99), "quality.min_top1_agreement is 0.99"),
+        (QualityGate(text_file="/t.txt", max_perplexity=9.0), "quality.text_file is '/t.txt'"),
+    ],
+)
+def test_a_simulated_device_judges_no_answers(gate: QualityGate, words: str) -> None:
+    """A limit of the quality gate is refused where no answer could miss it, with field, value and remedy."""
+    request = make_simulated(quality=gate)
+    with pytest.raises(InvalidRequest) as caught:
+        search_space(request, open_simulated(request.device))
+    assert str(caught.value).startswith(f"{words}: ")
+    assert caught.value.remedy.endswith("computes no answers that could be judged; remove it, or tune a real device")
 
 
 # Spaces of simulated devices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.load import ClosedLoad, OpenLoad, TimedRequest
 from engine.request import Request
-from tuner.errors import InvalidRequest
+from tuner.errors import InvalidRequest, TraceChanged
 from tuner.request import WorkloadSpec
 from tuner.workload import (
     OFFLINE_FACTOR,
@@ -23,6 +23,7 @@ from tuner.workload import (
     num_offered,
     requests,
     simulated_load,
+    trace_of,
     workload_hash,
 )
 
@@ -255,3 +256,38 @@ def test_long_prompts_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> 
     kept = [len(timed.request.prompt_token_ids) for timed in islice(arrivals(spec), 200)]
     monkeypatch.undo()
     assert kept == [len(timed.request.prompt_token_ids) for timed in islice(arrivals(spec), 200)]
+
+
+def submitted(folder: Path) -> WorkloadSpec:
+    """A trace as a job has it that noted its hash."""
+    spec = make_trace(folder)
+    return replace(spec, trace_sha256=trace_of(spec).sha256)
+
+
+@pytest.mark.parametrize("use", [max_context, workload_hash, lambda spec: simulated_load(spec, capacity=1)])
+def test_a_trace_that_changed_since_submission_is_refused(
+    tmp_path: Path, use: Callable[[WorkloadSpec], object]
+) -> None:
+    """Whatever reads the trace first names the field, the file and both ways out."""
+    spec = replace(submitted(tmp_path), trace_sha256="ab" * 32)
+    with pytest.raises(
+        TraceChanged, match=r"workload.trace_file is '.*': its content is not what was submitted"
+    ) as error:
+        use(spec)
+    assert error.value.remedy.endswith("put the file back as it was, or submit a new job with it")
+
+
+def test_a_trace_that_was_read_no_longer_hangs_on_its_file(tmp_path: Path) -> None:
+    """Between trials the file may change or go: every point of the job meets the requests that were submitted."""
+    spec = submitted(tmp_path)
+    before = [one.offset_s for one in islice(arrivals(spec), 5)]
+    assert spec.trace_file is not None
+    make_trace(tmp_path, TRACE.replace("500", "501"))
+    assert before == [one.offset_s for one in islice(arrivals(spec), 5)]
+    Path(spec.trace_file).unlink()
+    assert max_context(spec) == 200 + 500
+
+
+def test_a_noted_hash_changes_no_fingerprint(tmp_path: Path) -> None:
+    """It says what the content says: jobs of before it was noted are compared with those of after it."""
+    assert workload_hash(make_trace(tmp_path)) == workload_hash(submitted(tmp_path))
