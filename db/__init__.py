@@ -8,6 +8,10 @@
 - job: the records Job and Claim
 - leases: proving a claim, and what becomes of the trials of a dead one
 - jobs: create, claim, heartbeat, finish, release, cancel
+- schedule, schedules: the records Schedule and Night; create, find, change, pause, delete
+- nights: decide each due time once, and what is left of it later
+- deliveries: notifications: stored once, taken by one server, ended
+- prune, backup: remove what is old; copy a SQLite database that is in use
 - trials: start and finish, each exactly once; history and retries
 - fronts: save, latest, history
 - qualities: what precisions cost in quality, measured once

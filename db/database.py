@@ -5,6 +5,7 @@ Knows SQLite's and PostgreSQL's habits, and nothing of jobs or trials.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,8 @@ from db.errors import (
 )
 
 BUSY_TIMEOUT_S = 10.0
+#: Connections of one process at most. More threads than that only take turns at the interpreter.
+POOL_SIZE = 15
 
 #: How the two drivers say it (sqlite_errorname, SQLSTATE), by prefix; what we say; what to do.
 _CAUSES: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -53,10 +56,15 @@ class Database:
     def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._url = _parse(url)
         self._busy_timeout_s = busy_timeout_s
+        #: Driver errors so far, by the kind that they were told as.
+        self.num_errors: Counter[str] = Counter()
         try:
             self._reader = create_engine(
                 self._url,
                 connect_args=_connect_args(self._url, busy_timeout_s),
+                # Kept open: one beyond the pool is opened and closed for a single query. Threads wait for each other.
+                pool_size=POOL_SIZE,
+                max_overflow=0,
             )
         except ModuleNotFoundError as error:
             raise InvalidDatabaseUrl(
@@ -122,8 +130,11 @@ class Database:
         except IntegrityError:
             raise
         except StatementError as error:
-            raise self._named(error) from error
+            named = self._named(error)
+            self.num_errors[type(named).__name__] += 1
+            raise named from error
         except PoolTimeout as error:
+            self.num_errors[DatabaseBusy.__name__] += 1
             raise DatabaseBusy(f"{self}: every connection is in use; keep transactions short") from error
 
     def _named(self, error: StatementError) -> StoreError:

@@ -18,6 +18,17 @@ StoreError
  |- JobEnded              the job is over
  |- LeaseLost             the claim is no longer the job's
  |- TrialNotStored        a front or a result refers to a trial that is not there
+ |- KeyExists             a name that an API key has or had
+ |- KeyNotFound           no such API key
+ |- ScheduleNotFound      no such schedule
+ |- AmbiguousSchedule     a short id that fits several schedules
+ |- ScheduleExists        a name that a schedule has
+ |- ScheduleChanged       the schedule is no longer the version that a change was made for
+ |- WorkloadNotFound      no uploaded workload of that name
+ |- WorkloadExists        a name that stands for another content
+ |- WorkloadInUse         a job or a schedule still needs the workload
+ |- TooManyWorkloads      no more are kept
+ |- BackupFailed          no copy was made
  '- DeviceNotStored       a job refers to a device that was never seen
 """
 
@@ -147,3 +158,94 @@ class DeviceNotStored(StoreError):
     def __init__(self, uuid: str) -> None:
         super().__init__(f"device {uuid} was never stored: no job has run on it")
         self.uuid = uuid
+
+
+class KeyExists(StoreError):
+    """Choose another name; those of revoked keys stay taken, as the audit log names them."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"name is {name!r}: there is or was a key of that name; choose another")
+        self.name = name
+
+
+class KeyNotFound(StoreError):
+    """List the keys with `wattfront keys list` and give a name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no key {name!r}; give a name from `wattfront keys list`")
+        self.name = name
+
+
+class ScheduleNotFound(StoreError):
+    """List the schedules with `wattfront schedules list` and give a name, or an id or its first 4 characters."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no schedule {name!r}; give a name or an id from `wattfront schedules list`")
+        self.name = name
+
+
+class AmbiguousSchedule(StoreError):
+    """Give more characters of the id, or the name."""
+
+    def __init__(self, prefix: str, names: Sequence[str]) -> None:
+        super().__init__(f"{prefix!r} fits the schedules {', '.join(names)}; give more characters, or the name")
+        self.prefix = prefix
+        self.names = tuple(names)
+
+
+class ScheduleExists(StoreError):
+    """Choose another name, or change the schedule that has it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"name is {name!r}: there is a schedule of that name; choose another, or change that one")
+        self.name = name
+
+
+class ScheduleChanged(StoreError):
+    """Read the schedule again and repeat the change on what it is now."""
+
+    def __init__(self, name: str, *, expected: int, found: int) -> None:
+        super().__init__(
+            f"schedule {name!r} is version {found}, and the change is of version {expected}; read it again"
+        )
+        self.expected = expected
+        self.found = found
+
+
+class WorkloadNotFound(StoreError):
+    """List the uploaded workloads with GET /v1/workloads and give a name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no uploaded workload {name!r}; GET /v1/workloads lists them")
+        self.name = name
+
+
+class WorkloadExists(StoreError):
+    """Upload under another name, or delete the one that is there."""
+
+    def __init__(self, name: str, *, sha256: str) -> None:
+        super().__init__(
+            f"name is {name!r}: a workload of that name has another content (SHA-256 {sha256[:12]}...); choose another "
+            "name, or delete that one first"
+        )
+        self.name = name
+
+
+class WorkloadInUse(StoreError):
+    """Wait until the jobs have ended, or change the schedules; then delete it."""
+
+    def __init__(self, name: str, users: Sequence[str], *, num_users: int) -> None:
+        more = f" and {num_users - len(users)} more" if num_users > len(users) else ""
+        super().__init__(f"workload {name!r} is needed by {', '.join(users)}{more}; end or change those first")
+        self.name = name
+
+
+class TooManyWorkloads(StoreError):
+    """Delete some."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} workloads are kept, and more are not taken; delete some")
+
+
+class BackupFailed(StoreError):
+    """Give another path, or make room; the database is as it was."""

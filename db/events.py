@@ -15,10 +15,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from db.database import Database
-from db.records import point_to_json
 from db.service_tables import EventRow
 from db.tables import JobRow, TrialRow
-from tuner.trial import Trial
 
 Events = list["Event"]
 
@@ -67,18 +65,15 @@ def tell_trial_started(session: Session, row: TrialRow, now: datetime) -> None:
     session.add(EventRow(job_id=row.job_id, at=now, kind="trial_started", data=data))
 
 
-def tell_trial(session: Session, job_id: str, trial: Trial, now: datetime) -> None:
-    """Note how an attempt ended. Takes the job's row, so that its events keep their order."""
-    session.execute(select(JobRow.seq).where(JobRow.id == job_id).with_for_update())
-    measured = trial.measurement
-    usable = None if measured is None else measured.tok_per_j
+def tell_trial(session: Session, row: TrialRow, now: datetime, *, tok_per_j: float | None = None) -> None:
+    """Note how an attempt ended, as its row now has it; the caller holds the job's row."""
     data = {
-        "number": trial.number,
-        "attempt": trial.attempt,
-        "knobs": point_to_json(trial.point),
-        "role": trial.role.value,
-        "state": trial.state.value,
-        "reason": trial.reason,
-        "tok_per_j": None if usable is None else usable.value,
+        "number": row.number,
+        "attempt": row.attempt,
+        "knobs": row.point,
+        "role": row.role,
+        "state": row.state,
+        "reason": row.reason,
+        "tok_per_j": tok_per_j,
     }
-    session.add(EventRow(job_id=job_id, at=now, kind="trial", data=data))
+    session.add(EventRow(job_id=row.job_id, at=now, kind="trial", data=data))

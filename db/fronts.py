@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from db.database import Database
 from db.errors import TrialNotStored
+from db.front_documents import FrontDocument, is_whole
 from db.records import front_of_row, front_row, trial_of
 from db.tables import FrontPointRow, FrontRow, TrialRow
 from tuner.pareto import Front
@@ -21,29 +22,43 @@ class FrontStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def save(self, job_id: str, front: Front) -> None:
-        """Add a front to a job's history. Raises TrialNotStored when one of its trials is not the job's."""
+    def save(self, job_id: str, front: Front, document: FrontDocument | None = None) -> int:
+        """Add a front to a job's history, with its public form where one is given; return the front's number.
+
+        Raises TrialNotStored when one of its trials is not the job's.
+        """
         with self._database.transaction() as session:
             trial_ids = _trial_ids(session, job_id, front.trials)
             row = front_row(job_id, front)
+            if document is not None:
+                row.document, row.document_version = dict(document.content), document.version
             session.add(row)
             session.flush()
             session.add_all(
                 FrontPointRow(front_id=row.id, rank=rank, trial_id=trial_id) for rank, trial_id in enumerate(trial_ids)
             )
+            return row.id
 
     def latest(self, job_id: str) -> Front | None:
         """Return the front saved last, with its trials; None when there is none."""
-        with self._database.read() as session:
-            last = select(FrontRow).where(FrontRow.job_id == job_id).order_by(FrontRow.id.desc()).limit(1)
-            fronts = _fronts_of(session, session.scalars(last).all())
-            return fronts[0] if fronts else None
+        last = select(FrontRow).where(FrontRow.job_id == job_id).order_by(FrontRow.id.desc()).limit(1)
+        return self._first_of(last)
+
+    def latest_whole(self, job_id: str) -> Front | None:
+        """Return the front saved last unless it misses a trial that ended later; None too when there is none."""
+        last = select(func.max(FrontRow.id)).where(FrontRow.job_id == job_id).scalar_subquery()
+        return self._first_of(select(FrontRow).where(FrontRow.id == last, is_whole()))
 
     def history(self, job_id: str) -> list[Front]:
         """Return every front of a job in the order they were saved."""
         with self._database.read() as session:
             rows = session.scalars(select(FrontRow).where(FrontRow.job_id == job_id).order_by(FrontRow.id))
             return _fronts_of(session, rows.all())
+
+    def _first_of(self, query: Select[FrontRow]) -> Front | None:
+        with self._database.read() as session:
+            fronts = _fronts_of(session, session.scalars(query).all())
+            return fronts[0] if fronts else None
 
 
 def _trial_ids(session: Session, job_id: str, trials: Sequence[Trial]) -> list[int]:

@@ -41,7 +41,7 @@ class Job:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     #: trials, minutes, device_hours, joules, plateau, exhausted, no_feasible_point, no_usable_trial, stopped,
-    #: cancelled, error; None until it ended.
+    #: cancelled, attempts, hung, error; None until it ended.
     ended_because: str | None = None
     #: The same for people.
     message: str | None = None
@@ -65,7 +65,7 @@ class Job:
     space: tuple[KnobRange, ...] | None = None
     #: Higher ones are taken first.
     priority: int = 0
-    #: Claims whose worker was lost in a row.
+    #: Claims whose worker was lost in a row, without a trial that ended in between.
     num_lost: int = 0
     #: Who asked for it: an API key's name, `local`, or `schedule NAME`.
     submitted_by: str | None = None

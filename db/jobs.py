@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Select, case, func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from db.claims import cancel, end, has_device, take, take_next
 from db.database import Database
-from db.errors import AmbiguousJob, DeviceNotStored, JobClaimed, JobEnded, JobNotFound
+from db.errors import AmbiguousJob, DeviceNotStored, JobClaimed, JobEnded, JobNotFound, LeaseLost
 from db.events import tell_job
 from db.job import ENDED, Claim, Job, JobState
+from db.job_filter import JobFilter
 from db.leases import held_job, interrupt_running
 from db.records import claim_of, job_of, request_to_json, space_to_json
 from db.tables import DeviceRow, FrontRow, JobRow, TrialRow
@@ -33,6 +35,7 @@ MAX_CANDIDATES = 5
 #: Of the columns that lists filter by.
 MAX_NAME = 300
 MAX_ENGINE = 50
+EVERY_JOB = JobFilter()
 #: Who asks on the command line.
 LOCAL = "local"
 
@@ -90,10 +93,17 @@ class JobStore:
         with self._database.read() as session:
             return _jobs_of(session, [_find(session, job_id)])[0]
 
-    def list(self, *, limit: int, state: JobState | None = None, before: str | None = None) -> Jobs:
+    def list(
+        self,
+        *,
+        limit: int,
+        state: JobState | None = None,
+        before: str | None = None,
+        only: JobFilter = EVERY_JOB,
+    ) -> Jobs:
         """Return at most `limit` jobs, newest first; those created before the job `before`, to go on with a list."""
         with self._database.read() as session:
-            query = select(JobRow).order_by(JobRow.seq.desc()).limit(limit)
+            query = select(JobRow).where(*only.conditions()).order_by(JobRow.seq.desc()).limit(limit)
             if state is not None:
                 query = query.where(JobRow.state == state)
             if before is not None:
@@ -111,7 +121,7 @@ class JobStore:
             now = self._now()
             previous_id = None if previous_job_id is None else _find(session, previous_job_id).id
             row = add_job(session, request, now=now, previous_job_id=previous_id, submitted_by=LOCAL)
-            return _take(session, row, owner=owner, lease_s=lease_s, now=now)
+            return take(session, row, owner=owner, lease_s=lease_s, now=now)
 
     def claim(self, job_id: str, owner: str, lease_s: float, *, reopen: bool = False) -> Claim:
         """Take a job that is queued or whose lease ran out, and with `reopen` one that was cancelled.
@@ -125,14 +135,17 @@ class JobStore:
                 raise JobEnded(job_id, state=row.state)
             if row.owner is not None and row.lease_expires_at is not None and row.lease_expires_at > now:
                 raise JobClaimed(job_id, owner=row.owner, lease_expires_at=row.lease_expires_at)
-            return _take(session, row, owner=owner, lease_s=lease_s, now=now)
+            return take(session, row, owner=owner, lease_s=lease_s, now=now)
 
-    def claim_next(self, owner: str, lease_s: float) -> Claim | None:
-        """Take the oldest queued job, else the oldest whose lease ran out, else nothing; no two workers get one job."""
+    def claim_next(self, owner: str, lease_s: float, *, takes: Collection[str] | None = None) -> Claim | None:
+        """Take the first job in line, else nothing: those of higher priority first, then the older ones.
+
+        `takes` are names of devices, `simulated:*` for all simulated ones; None takes everything. No two workers get
+        one job, nor two jobs of one device, unless that is simulated; a name is taken to mean one device, whichever
+        machine has it. A job that three workers in a row were lost with ends as FAILED instead.
+        """
         with self._database.transaction() as session:
-            now = self._now()
-            row = session.scalar(_claimable(now))
-            return None if row is None else _take(session, row, owner=owner, lease_s=lease_s, now=now)
+            return take_next(session, owner=owner, lease_s=lease_s, now=self._now(), takes=takes)
 
     def expire(self, is_dead: Callable[[str], bool]) -> int:
         """Let the leases of owners that are known to be dead run out now; return how many.
@@ -142,16 +155,24 @@ class JobStore:
         with self._database.transaction() as session:
             now = self._now()
             held = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_expires_at > now)
-            dead = [row for row in session.scalars(held.with_for_update()) if row.owner and is_dead(row.owner)]
+            # What another has locked is just being written by its owner, or looked at by another worker like this.
+            rows = session.scalars(held.with_for_update(skip_locked=True))
+            dead = [row for row in rows if row.owner and is_dead(row.owner)]
             for row in dead:
                 row.lease_expires_at = now
             return len(dead)
 
     def heartbeat(self, claim: Claim, lease_s: float) -> Claim:
-        """Keep a claim for `lease_s` more; the result says whether an end was asked for. Raises LeaseLost."""
+        """Keep a claim for `lease_s` more; the result says whether an end was asked for.
+
+        Raises LeaseLost, also when the lease had run out and the device went to another job.
+        """
         with self._database.transaction() as session:
-            row = held_job(session, claim)
-            row.lease_expires_at = self._now() + timedelta(seconds=lease_s)
+            row, now = held_job(session, claim), self._now()
+            has_run_out = row.lease_expires_at is None or row.lease_expires_at <= now
+            if has_run_out and not has_device(session, row, now=now):
+                raise LeaseLost(claim.job_id, owner=claim.owner)
+            row.lease_expires_at = now + timedelta(seconds=lease_s)
             return claim_of(row)
 
     def set_device(self, claim: Claim, device_uuid: str) -> None:
@@ -173,16 +194,16 @@ class JobStore:
             raise ValueError(f"a job cannot end as {state}; choose {', '.join(sorted(ENDED))}")
         with self._database.transaction() as session:
             row = held_job(session, claim)
-            _end(session, row, state=state, ended_because=ended_because, message=message, now=self._now())
+            end(session, row, state=state, ended_because=ended_because, message=message, now=self._now())
 
     def release(self, claim: Claim) -> None:
         """Put a job with work left back into the queue, or end it if that was asked for. Raises LeaseLost."""
         with self._database.transaction() as session:
             row = held_job(session, claim)
             if row.cancel_requested:
-                _cancel(session, row, now=self._now())
+                cancel(session, row, now=self._now())
                 return
-            interrupt_running(session, row.id, reason="released", now=self._now())
+            interrupt_running(session, row, reason="released", now=self._now())
             row.state = JobState.QUEUED
             row.owner = row.token = row.lease_expires_at = None
             tell_job(session, row, self._now())
@@ -197,7 +218,7 @@ class JobStore:
             if row.state not in ENDED:
                 row.cancel_requested = True
                 if row.lease_expires_at is None or row.lease_expires_at <= self._now():
-                    _cancel(session, row, now=self._now())
+                    cancel(session, row, now=self._now())
             session.flush()
             return _jobs_of(session, [row])[0]
 
@@ -243,6 +264,8 @@ def _with_key(session: Session, idempotency_key: str | None) -> JobRow | None:
 
 
 def _find(session: Session, job_id: str) -> JobRow:
+    if not job_id.isalnum():  # PostgreSQL refuses some of what may stand in an address
+        raise JobNotFound(job_id)
     row = session.scalar(select(JobRow).where(JobRow.id == job_id))
     if row is not None:
         return row
@@ -262,55 +285,6 @@ def _locked(session: Session, job_id: str) -> JobRow:
     if row is None:
         raise JobNotFound(job_id)
     return row
-
-
-def _claimable(now: datetime) -> Select[JobRow]:
-    """Select the job to do next, passing over those that another claim is just taking.
-
-    SQLite has no row locks and ignores FOR UPDATE: there the transaction holds the database's write lock.
-    """
-    is_queued = JobRow.state == JobState.QUEUED
-    is_expired = (JobRow.state == JobState.RUNNING) & (JobRow.lease_expires_at <= now)
-    return (
-        select(JobRow)
-        .where(or_(is_queued, is_expired))
-        .order_by(case((is_queued, 0), else_=1), JobRow.seq)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-
-
-def _take(session: Session, row: JobRow, *, owner: str, lease_s: float, now: datetime) -> Claim:
-    interrupt_running(session, row.id, reason="worker_lost", now=now)
-    if row.started_at is None:
-        row.started_at = now
-    else:
-        row.resume_count += 1
-    if row.state in ENDED:  # reopened: what ended it then is over
-        row.ended_because = row.message = row.finished_at = None
-        row.cancel_requested = False
-    row.state = JobState.RUNNING
-    row.owner = owner
-    row.token = uuid.uuid4().hex
-    row.lease_expires_at = now + timedelta(seconds=lease_s)
-    tell_job(session, row, now)
-    return claim_of(row)
-
-
-def _cancel(session: Session, row: JobRow, *, now: datetime) -> None:
-    _end(session, row, state=JobState.CANCELLED, ended_because="cancelled", message=None, now=now)
-
-
-def _end(
-    session: Session, row: JobRow, *, state: JobState, ended_because: str, message: str | None, now: datetime
-) -> None:
-    interrupt_running(session, row.id, reason="job_ended", now=now)
-    row.state = state
-    row.ended_because = ended_because
-    row.message = message
-    row.finished_at = now
-    row.token = row.lease_expires_at = None
-    tell_job(session, row, now)
 
 
 def _jobs_of(session: Session, rows: Sequence[JobRow]) -> Jobs:

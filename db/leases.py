@@ -11,6 +11,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from db.errors import LeaseLost
+from db.events import tell_trial
 from db.job import Claim, JobState
 from db.tables import JobRow, TrialRow
 from tuner.trial import TrialState
@@ -36,12 +37,18 @@ def held_job(session: Session, claim: Claim) -> JobRow:
     return row
 
 
-def interrupt_running(session: Session, job_id: str, *, reason: str, now: datetime) -> None:
-    """End the trials that a job's last claim left RUNNING, so that none of them runs without an owner."""
-    running = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.state == TrialState.RUNNING)
+def interrupt_running(session: Session, job: JobRow, *, reason: str, now: datetime) -> None:
+    """End the trials that a job's last claim left RUNNING, so that none of them runs without an owner.
+
+    The caller holds the job's row. An attempt took no longer than its worker kept the lease: whatever came after that
+    is time in which nothing ran.
+    """
+    lease_end = job.lease_expires_at
+    running = select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.state == TrialState.RUNNING)
     for row in session.scalars(running.with_for_update()).all():
         row.state, row.reason, row.detail = outcome_of_interruption(session, row, reason=reason)
-        row.finished_at = now
+        row.finished_at = now if lease_end is None else max(row.started_at, min(now, lease_end))
+        tell_trial(session, row, now)
 
 
 def outcome_of_interruption(session: Session, row: TrialRow, *, reason: str) -> tuple[str, str, str]:

@@ -196,6 +196,7 @@ class ResultRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "number"),
         Index("ix_results_asked", "model", "device", "is_current", "tok_per_j"),
+        Index("ix_results_on", "model", "device_uuid", "is_current", "tok_per_j"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -205,6 +206,8 @@ class ResultRow(Base):
     model: Mapped[str] = mapped_column(String(300))
     engine: Mapped[str] = mapped_column(String(50))
     device: Mapped[str] = mapped_column(String(300))
+    #: The device that it was measured on; a job may have asked for `auto`.
+    device_uuid: Mapped[str | None] = mapped_column(String(200))
     #: Of the workload's description: figures under another load are other figures.
     workload: Mapped[str] = mapped_column(String(64))
     #: Whether no later job of the same model, engine, device and workload has finished.
@@ -219,6 +222,8 @@ class ResultRow(Base):
     mean_power_w: Mapped[float]
     #: Latency figures in milliseconds by name (ttft_p99_ms, ...), as far as they are known.
     latencies: Mapped[dict[str, Any]]
+    #: Share of the widest precision's quality that it keeps, up to 1; NULL where it was not measured.
+    quality: Mapped[float | None]
     #: Intervals, number of windows, scope and method of the reading, quality, driver and versions.
     evidence: Mapped[dict[str, Any]]
     measured_at: Mapped[datetime]

@@ -54,10 +54,16 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class FiniteJson(TypeDecorator[Any]):
-    """Plain data as JSON, without NaN and Infinity: they are not JSON, and one of them would blank a whole page."""
+    """Plain data as JSON, without NaN and Infinity: they are not JSON, and one of them would blank a whole page.
+
+    None is SQL's NULL, not JSON's null, which no query would find as missing.
+    """
 
     impl = JSON
     cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(none_as_null=True)
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Refuse what is not JSON; the drivers' own serializers let it pass."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import exists, func, select, tuple_, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
 from db.database import Database
@@ -19,7 +19,7 @@ from db.events import tell_trial, tell_trial_started
 from db.job import Claim
 from db.leases import held_job, outcome_of_interruption
 from db.records import measurement_row, point_from_json, point_to_json, trial_columns, trial_of
-from db.tables import TrialRow
+from db.tables import JobRow, TrialRow
 from tuner.fingerprint import ReuseKey
 from tuner.point import OperatingPoint
 from tuner.trial import OUTCOMES, Trial, TrialRole, TrialState
@@ -91,6 +91,8 @@ class TrialStore:
         """
         _require_same(started, trial)
         with self._database.transaction() as session:
+            # The job's row first, as every claim does: two that lock in another order would wait for each other.
+            job = session.scalar(select(JobRow).where(JobRow.id == started.job_id).with_for_update())
             columns = trial_columns(trial)
             if trial.finished_at is None:
                 columns["finished_at"] = self._now()
@@ -104,9 +106,12 @@ class TrialStore:
                 .values(columns)
                 .returning(TrialRow.id)
             ).one_or_none()
-            if ended is not None:
-                _store_outcome(session, started, trial, key)
-                tell_trial(session, started.job_id, trial, self._now())
+            if job is not None and ended is not None:
+                row = _store_outcome(session, started, trial, key)
+                if row.state in OUTCOMES:
+                    job.num_lost = 0
+                usable = None if trial.measurement is None else trial.measurement.tok_per_j
+                tell_trial(session, row, self._now(), tok_per_j=None if usable is None else usable.value)
         if ended is None:
             log.warning("late_result_dropped", job=started.job_id, number=started.number, attempt=started.attempt)
         return ended is not None
@@ -121,6 +126,19 @@ class TrialStore:
                 .options(joinedload(TrialRow.measurement))
             )
             return [trial_of(row) for row in rows]
+
+    def page(
+        self, job_id: str, *, limit: int, after: tuple[int, int] = (-1, 0), state: TrialState | None = None
+    ) -> Trials:
+        """Return at most `limit` attempts of a job behind one, given by number and attempt; no other is decoded."""
+        query = select(TrialRow).where(
+            TrialRow.job_id == job_id, tuple_(TrialRow.number, TrialRow.attempt) > tuple_(*after)
+        )
+        if state is not None:
+            query = query.where(TrialRow.state == state)
+        query = query.order_by(TrialRow.number, TrialRow.attempt).limit(limit)
+        with self._database.read() as session:
+            return [trial_of(row) for row in session.scalars(query.options(joinedload(TrialRow.measurement)))]
 
     def history(self, job_id: str) -> Trials:
         """Return the trials that count, by number: of each point the last attempt that has an outcome."""
@@ -162,10 +180,11 @@ def _require_same(started: StartedTrial, trial: Trial) -> None:
         raise RecordNotStorable(f"trial {trial.number} is still running; give it an outcome")
 
 
-def _store_outcome(session: Session, started: StartedTrial, trial: Trial, key: ReuseKey | None) -> None:
-    """Add what belongs to the outcome of a row that has just been ended."""
+def _store_outcome(session: Session, started: StartedTrial, trial: Trial, key: ReuseKey | None) -> TrialRow:
+    """Add what belongs to the outcome of a row that has just been ended; return the row."""
     if trial.measurement is not None:
         session.add(measurement_row(started.trial_id, trial.measurement, key))
+    row = session.get_one(TrialRow, started.trial_id)
     if trial.state is TrialState.INTERRUPTED:
-        row = session.get_one(TrialRow, started.trial_id)
         row.state, row.reason, row.detail = outcome_of_interruption(session, row, reason=trial.reason or "interrupted")
+    return row

@@ -1,14 +1,12 @@
-"""A database for every test: a SQLite file, and PostgreSQL too when WATTFRONT_TEST_POSTGRES_URL names an empty one."""
+"""A database for every test, once as a SQLite file and once on PostgreSQL; see tests/postgres.py."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from db import migrate
 from db.database import Database
@@ -17,9 +15,7 @@ from db.fronts import FrontStore
 from db.jobs import JobStore
 from db.trials import TrialStore
 from tests.db.factories import Clock
-
-POSTGRES_URL = os.environ.get("WATTFRONT_TEST_POSTGRES_URL")
-BACKENDS = ("sqlite", "postgresql") if POSTGRES_URL else ("sqlite",)
+from tests.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -32,31 +28,47 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=BACKENDS)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return POSTGRES_URL if request.param == "postgresql" and POSTGRES_URL else f"sqlite:///{tmp_path}/wattfront.db"
+@pytest.fixture(params=("sqlite", "postgresql"))
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def empty_database(database_url: str) -> Iterator[Database]:
+def empty_database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without tables."""
+    if backend == "sqlite":
+        yield f"sqlite:///{tmp_path}/wattfront.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    with server.database(is_migrated=False) as url:
+        yield url
+
+
+@pytest.fixture
+def database_url(backend: str, request: pytest.FixtureRequest, migrated_file: Path, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database at the current version, without rows."""
+    if backend == "sqlite":
+        shutil.copy(migrated_file, tmp_path / "wattfront.db")
+        yield f"sqlite:///{tmp_path}/wattfront.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    yield server.shared_database()
+
+
+@pytest.fixture
+def empty_database(empty_database_url: str) -> Iterator[Database]:
     """A database without tables."""
-    database = Database(database_url)
-    if not database.is_sqlite:
-        with database.transaction() as session:
-            session.execute(text("DROP SCHEMA public CASCADE"))
-            session.execute(text("CREATE SCHEMA public"))
+    database = Database(empty_database_url)
     yield database
     database.dispose()
 
 
 @pytest.fixture
-def database(empty_database: Database, migrated_file: Path, tmp_path: Path) -> Database:
+def database(database_url: str) -> Iterator[Database]:
     """A database at the current version, without rows."""
-    if empty_database.is_sqlite:
-        shutil.copy(migrated_file, tmp_path / "wattfront.db")
-    else:
-        migrate.upgrade(empty_database)
-    return empty_database
+    database = Database(database_url)
+    yield database
+    database.dispose()
 
 
 @pytest.fixture

@@ -239,7 +239,7 @@ def test_a_finished_job_is_never_reopened(jobs: JobStore) -> None:
 
 def test_the_lease_of_a_dead_owner_ends_at_once(jobs: JobStore) -> None:
     """An owner that is known to be dead loses its lease without waiting; the others keep theirs."""
-    dead, alive = jobs.create(make_request()), jobs.create(make_request())
+    dead, alive = (jobs.create(make_request(device="simulated:h100-sxm")) for _ in range(2))
     jobs.claim(dead.id, "dead", 1000)
     jobs.claim(alive.id, "alive", 1000)
 

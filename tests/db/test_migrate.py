@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.db.factories import (
     make_request,
     make_trial,
 )
+from tests.postgres import PostgresServer
 from tuner.pareto import front_of
 from tuner.trial import TrialRole
 
@@ -56,6 +58,18 @@ def downgrade():
         batch.drop_constraint(op.f("ck_jobs_urgency"), type_="check")
         batch.drop_column("urgency")
 """
+
+
+@pytest.fixture
+def database_url(backend: str, request: pytest.FixtureRequest, migrated_file: Path, tmp_path: Path) -> Iterator[str]:
+    """A database of the test's own, as its tables will change."""
+    if backend == "sqlite":
+        shutil.copy(migrated_file, tmp_path / "wattfront.db")
+        yield f"sqlite:///{tmp_path}/wattfront.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    with server.database() as url:
+        yield url
 
 
 @pytest.fixture
@@ -270,9 +284,9 @@ def test_going_back_to_an_unknown_version_is_refused(database: Database) -> None
     assert migrate.head() == migrate.current(database)
 
 
-def test_processes_may_upgrade_at_the_same_time(empty_database: Database, database_url: str) -> None:
+def test_processes_may_upgrade_at_the_same_time(empty_database: Database, empty_database_url: str) -> None:
     """Server and worker that both prepare a new database wait for each other; both succeed."""
-    workers = [subprocess.Popen([sys.executable, "-c", UPGRADE, database_url], cwd=REPOSITORY) for _ in range(2)]
+    workers = [subprocess.Popen([sys.executable, "-c", UPGRADE, empty_database_url], cwd=REPOSITORY) for _ in range(2)]
     assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
     migrate.require_current(empty_database)
 

@@ -19,7 +19,7 @@ from db.tables import QualityRow
 from tests.db.factories import START
 from tests.db.strategies import finite
 from tuner.gauge import QualityKey
-from tuner.measurement import Quality
+from tuner.measurement import Quality, TaskScore
 
 KEY = QualityKey(
     model_hash="a" * 64,
@@ -56,6 +56,13 @@ def test_what_was_put_is_got(qualities: QualityStore) -> None:
     """A quality comes back as it was measured, with its time, and is not marked as reused by the store."""
     qualities.put(KEY, make_quality(is_reused=True, text_perplexity=27.5, num_text_tokens=1019))
     assert make_quality(text_perplexity=27.5, num_text_tokens=1019) == qualities.get(KEY)
+
+
+def test_scores_of_tasks_come_back(qualities: QualityStore) -> None:
+    """Every task's score, and the reference's beside it, is kept with the other figures."""
+    one = TaskScore(task="facts", metric="acc", score=0.85, reference_score=0.9, num_documents=20, num_too_long=1)
+    qualities.put(KEY, make_quality(tasks=(one,)))
+    assert make_quality(tasks=(one,)) == qualities.get(KEY)
 
 
 @pytest.mark.parametrize("field", QualityKey.__dataclass_fields__)

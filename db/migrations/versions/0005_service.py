@@ -166,6 +166,7 @@ def upgrade() -> None:
         sa.Column("model", sa.String(300), nullable=False),
         sa.Column("engine", sa.String(50), nullable=False),
         sa.Column("device", sa.String(300), nullable=False),
+        sa.Column("device_uuid", sa.String(200)),
         sa.Column("workload", sa.String(64), nullable=False),
         sa.Column("is_current", sa.Boolean(), nullable=False),
         sa.Column("is_front", sa.Boolean(), nullable=False),
@@ -177,6 +178,7 @@ def upgrade() -> None:
         sa.Column("output_tok_s", sa.Double(), nullable=False),
         sa.Column("mean_power_w", sa.Double(), nullable=False),
         sa.Column("latencies", sa.JSON(), nullable=False),
+        sa.Column("quality", sa.Double()),
         sa.Column("evidence", sa.JSON(), nullable=False),
         sa.Column("measured_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_results_job_id_jobs"), ondelete="CASCADE"),
@@ -185,6 +187,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("results") as batch:
         batch.create_index("ix_results_asked", ["model", "device", "is_current", "tok_per_j"])
+        batch.create_index("ix_results_on", ["model", "device_uuid", "is_current", "tok_per_j"])
 
     with op.batch_alter_table("fronts") as batch:
         batch.add_column(sa.Column("document", sa.JSON()))
@@ -242,6 +245,7 @@ def downgrade() -> None:
         batch.drop_column("document")
 
     with op.batch_alter_table("results") as batch:
+        batch.drop_index("ix_results_on")
         batch.drop_index("ix_results_asked")
 
     op.drop_table("results")

@@ -1,0 +1,259 @@
+"""Results: the points that finished jobs found, one row each, by which a recommendation is one short query.
+
+A job's rows are current until a later job of the same model, engine, device and workload has results of its own. They
+stay in the table: what was true on another night can still be asked for by its job. Knows nothing of what is asked of a
+point.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, update
+from sqlalchemy.orm import Session, joinedload
+
+from db.codec import decode, encode_fields
+from db.database import Database
+from db.errors import JobNotFound
+from db.job import JobState
+from db.records import front_of_row, point_from_json, point_to_json, request_from_json, trial_of
+from db.result import Evidence, Result, results_of, workload_key
+from db.service_tables import ResultRow
+from db.tables import FrontPointRow, FrontRow, JobRow, TrialRow
+from tuner.pareto import Front
+from tuner.request import LATENCIES
+from tuner.trial import OUTCOMES, Trial
+
+#: Points that one question looks at: more than ten full fronts. Beyond it those of fewest tokens per joule are left.
+MAX_FOUND = 5_000
+#: Names as in the columns.
+MAX_NAME = 300
+_P99 = tuple(f"{latency}_p99_ms" for latency in LATENCIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A current result with what it is chosen by, and without what is behind it."""
+
+    id: int
+    job_id: str
+    number: int
+    engine: str
+    device_uuid: str | None
+    workload: str
+    is_simulated: bool
+    is_estimate: bool
+    tok_per_j: float
+    output_tok_s: float
+    mean_power_w: float
+    #: The 99th percentiles in milliseconds by name, as far as they are known.
+    latencies_ms: dict[str, float]
+    quality: float | None
+    measured_at: datetime
+
+
+class ResultStore:
+    """The results of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def save(self, job_id: str, trials: Sequence[Trial], front: Front) -> int:
+        """Store a job's points in place of those it had, and return how many; without any nothing changes.
+
+        Results of earlier jobs of the same model, engine, device and workload are current no longer, unless they were
+        measured later. Raises JobNotFound.
+        """
+        with self._database.transaction() as session:
+            job = session.scalar(select(JobRow).where(JobRow.id == job_id))
+            if job is None:
+                raise JobNotFound(job_id)
+            return _save(session, job, trials, front)
+
+    def find(self, model: str, device: str, *, engine: str | None = None, workload: str | None = None) -> list[Found]:
+        """Return current results, most tokens per joule first; `device` is the name that jobs gave, or the UUID.
+
+        At most MAX_FOUND.
+        """
+        columns = [getattr(ResultRow, name) for name in _FOUND]
+        current = and_(ResultRow.model == model[:MAX_NAME], ResultRow.is_current.is_(True))
+        # Model and state in both halves: each is then served by an index of its own, and old results are not read.
+        query = select(*columns, ResultRow.latencies).where(
+            or_(
+                and_(current, ResultRow.device == device[:MAX_NAME]),
+                and_(current, ResultRow.device_uuid == device),
+            )
+        )
+        if engine is not None:
+            query = query.where(ResultRow.engine == engine)
+        if workload is not None:
+            query = query.where(ResultRow.workload == workload)
+        order = (ResultRow.tok_per_j.desc(), ResultRow.id)
+        with self._database.read() as session:
+            rows = session.execute(query.order_by(*order).limit(MAX_FOUND)).all()
+        return [Found(latencies_ms=_p99(row[-1]), **dict(zip(_FOUND, row[:-1], strict=True))) for row in rows]
+
+    def newest_id(self) -> int | None:
+        """Return a number that grows whenever results are stored; None without any."""
+        with self._database.read() as session:
+            return session.scalar(select(func.max(ResultRow.id)))
+
+    def get(self, result_id: int) -> Result | None:
+        """Return a result with everything behind it; None when it is no longer there. Raises RecordUnreadable."""
+        with self._database.read() as session:
+            row = session.get(ResultRow, result_id)
+            return None if row is None else _result_of(row)
+
+    def of_job(self, job_id: str) -> list[Result]:
+        """Return a job's results, most tokens per joule first. Raises RecordUnreadable."""
+        query = select(ResultRow).where(ResultRow.job_id == job_id).order_by(ResultRow.tok_per_j.desc(), ResultRow.id)
+        with self._database.read() as session:
+            return [_result_of(row) for row in session.scalars(query)]
+
+    def missing(self, limit: int) -> list[str]:
+        """Return jobs, newest first, that finished with a front and have no results: an earlier version ran them."""
+        has_points = exists().where(FrontRow.job_id == JobRow.id, FrontRow.num_points > 0)
+        has_results = exists().where(ResultRow.job_id == JobRow.id)
+        query = select(JobRow.id).where(JobRow.state == JobState.FINISHED, has_points, ~has_results)
+        with self._database.read() as session:
+            return list(session.scalars(query.order_by(JobRow.seq.desc()).limit(limit)))
+
+    def fill(self, limit: int) -> int:
+        """Store the results of the newest jobs that lack them, `limit` jobs at most; return how many were stored.
+
+        Each job is a transaction of its own.
+        """
+        return sum(self._fill_one(job_id) for job_id in self.missing(limit))
+
+    def _fill_one(self, job_id: str) -> int:
+        with self._database.transaction() as session:
+            job = session.scalar(select(JobRow).where(JobRow.id == job_id))
+            if job is None:  # pruned meanwhile
+                return 0
+            trials = _history(session, job_id)
+            front = _latest_front(session, job_id, trials)
+            return 0 if front is None else _save(session, job, trials, front)
+
+
+#: Of a row, what Found has under the same name.
+_FOUND = (
+    "id", "job_id", "number", "engine", "device_uuid", "workload", "is_simulated", "is_estimate", "tok_per_j",
+    "output_tok_s", "mean_power_w", "quality", "measured_at",
+)  # fmt: skip
+
+
+def _p99(latencies_ms: dict[str, float]) -> dict[str, float]:
+    """Return what limits are asked for by: the rest would be most of what a service remembers."""
+    return {name: latencies_ms[name] for name in _P99 if name in latencies_ms}
+
+
+def _save(session: Session, job: JobRow, trials: Sequence[Trial], front: Front) -> int:
+    request = request_from_json(job.request)
+    results = results_of(job.id, request, trials, front)
+    if not results:
+        return 0
+    workload = workload_key(request.workload)
+    _lock(session, job, workload)
+    session.execute(delete(ResultRow).where(ResultRow.job_id == job.id))
+    others = (*_same_key(job, workload), ResultRow.is_current.is_(True))
+    latest = session.scalar(select(func.max(ResultRow.measured_at)).where(*others))
+    is_current = latest is None or latest <= max(one.measured_at for one in results)
+    if is_current:
+        session.execute(update(ResultRow).where(*others).values(is_current=False))
+    session.add_all(_row(job, workload, one, is_current=is_current) for one in results)
+    return len(results)
+
+
+def _same_key(job: JobRow, workload: str) -> tuple[ColumnElement[bool], ...]:
+    """Select results that a later job of the same model, engine, device and workload takes the place of."""
+    is_same_device = (
+        ResultRow.device == job.device if job.device_uuid is None else ResultRow.device_uuid == (job.device_uuid)
+    )
+    same = (ResultRow.model == job.model, ResultRow.engine == job.engine, ResultRow.workload == workload)
+    return (*same, is_same_device)
+
+
+def _lock(session: Session, job: JobRow, workload: str) -> None:
+    """Let one job at a time store results of a key: two at once would both stay current.
+
+    SQLite's writers come one after the other anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        key = "\0".join((job.model, job.engine, job.device_uuid or job.device, workload))
+        number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big", signed=True)
+        session.execute(select(func.pg_advisory_xact_lock(number)))
+
+
+def _row(job: JobRow, workload: str, result: Result, *, is_current: bool) -> ResultRow:
+    evidence: dict[str, Any] = encode_fields(result.evidence, "evidence")
+    return ResultRow(
+        job_id=job.id,
+        number=result.number,
+        model=job.model,
+        engine=job.engine,
+        device=job.device,
+        device_uuid=job.device_uuid,
+        workload=workload,
+        is_current=is_current,
+        is_front=result.is_front,
+        is_default=result.is_default,
+        is_simulated=result.is_simulated,
+        is_estimate=result.is_estimate,
+        point=point_to_json(result.point),
+        tok_per_j=result.tok_per_j,
+        output_tok_s=result.output_tok_s,
+        mean_power_w=result.mean_power_w,
+        latencies={one.name: one.estimate.value for one in result.evidence.latencies},
+        quality=result.quality,
+        evidence=evidence,
+        measured_at=result.measured_at,
+    )
+
+
+def _result_of(row: ResultRow) -> Result:
+    return Result(
+        job_id=row.job_id,
+        number=row.number,
+        point=point_from_json(row.point),
+        is_front=row.is_front,
+        is_default=row.is_default,
+        is_simulated=row.is_simulated,
+        is_estimate=row.is_estimate,
+        tok_per_j=row.tok_per_j,
+        output_tok_s=row.output_tok_s,
+        mean_power_w=row.mean_power_w,
+        quality=row.quality,
+        measured_at=row.measured_at,
+        evidence=decode(Evidence, row.evidence, "evidence"),
+    )
+
+
+def _history(session: Session, job_id: str) -> list[Trial]:
+    """Return the trials that count, as `TrialStore.history` does, inside a transaction."""
+    query = (
+        select(TrialRow)
+        .where(TrialRow.job_id == job_id, TrialRow.state.in_(sorted(OUTCOMES)))
+        .order_by(TrialRow.number, TrialRow.attempt)
+        .options(joinedload(TrialRow.measurement))
+    )
+    last = {row.number: row for row in session.scalars(query)}
+    return [trial_of(row) for row in last.values()]
+
+
+def _latest_front(session: Session, job_id: str, trials: Sequence[Trial]) -> Front | None:
+    """Return a job's last front as far as its trials are still there."""
+    row = session.scalar(select(FrontRow).where(FrontRow.job_id == job_id).order_by(FrontRow.id.desc()).limit(1))
+    if row is None:
+        return None
+    query = (
+        select(TrialRow.number)
+        .join(FrontPointRow, FrontPointRow.trial_id == TrialRow.id)
+        .where(FrontPointRow.front_id == row.id)
+        .order_by(FrontPointRow.rank)
+    )
+    by_number = {trial.number: trial for trial in trials}
+    return front_of_row(row, [by_number[number] for number in session.scalars(query) if number in by_number])
