@@ -1,0 +1,241 @@
+"""Recommendations from the store: what is compared, remembered for seconds, and put into words.
+
+What was found is remembered until something new is stored, which is looked for twice a second: an answer may be half a
+second behind a job that ended, and a minute behind one that was deleted or a device whose driver changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from api.errors import Refusal
+from api.recommend import OUTPUT_TOK_S, POWER_W, QUALITY, Bound, Choice, Field, choose_in, field_of
+from api.recommend_schemas import RecommendationOut, RecommendationQuery, RecommendedOut
+from api.recommend_words import Answer, answer_out, recommended_out
+from api.stores import Stores
+from db.errors import DeviceNotStored
+from db.result import Result
+from db.results import Found
+
+#: How long what was found is believed while nothing new is stored.
+BELIEVED_S = 60.0
+#: How often it is looked whether something is.
+LOOK_S = 0.5
+#: Points that are remembered, over all questions.
+MAX_REMEMBERED = 50_000
+_LATENCIES = ("ttft_p99_ms", "tpot_p99_ms", "itl_p99_ms", "e2e_p99_ms")
+
+#: Model, device, engine, workload.
+_Key = tuple[str, str, str | None, str | None]
+
+
+class NoResults(Refusal):
+    """Tune the model on the device, or ask for one that was tuned."""
+
+    status = 404
+    title = "no results"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Page:
+    """What the store said of a model on a device."""
+
+    newest_id: int | None
+    read_s: float
+    points: Field
+    results: dict[int, Result] = field(default_factory=dict)
+    shown: dict[int, RecommendedOut] = field(default_factory=dict)
+    drivers: dict[str, str | None] = field(default_factory=dict)
+
+    def take_over(self, before: _Page, still_there: Collection[int]) -> None:
+        """Keep what was read of results that are still there: a result never changes."""
+        self.results |= {number: one for number, one in before.results.items() if number in still_there}
+        self.shown |= {number: one for number, one in before.shown.items() if number in still_there}
+
+
+class _NotRemembered(Exception):
+    """An answer needs the store."""
+
+
+class Recommender:
+    """Answers questions from one store; threads may share it."""
+
+    def __init__(
+        self, stores: Stores, now: Callable[[], datetime], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stores = stores
+        self._now = now
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="recommender")
+        self._pages: OrderedDict[_Key, _Page] = OrderedDict()
+        #: When it was looked, and the number of the newest result.
+        self._newest: tuple[float, int | None] = (-LOOK_S, None)
+
+    async def answer_in_turn(self, query: RecommendationQuery) -> RecommendationOut:
+        """Return what `answer` does, without holding up the event loop: at once from memory, else after a read.
+
+        Reads are done one after the other, in one thread: more would only take turns at the interpreter.
+        """
+        try:
+            return self._answer(query, may_read=False)
+        except _NotRemembered:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, query)
+
+    def answer(self, query: RecommendationQuery) -> RecommendationOut:
+        """Return the best stored point inside the limits, or the nearest ones.
+
+        Raises NoResults where nothing is stored of the model on the device, InvalidRequest for limits that cannot be.
+        """
+        return self._answer(query, may_read=True)
+
+    def _answer(self, query: RecommendationQuery, *, may_read: bool) -> RecommendationOut:
+        key = (query.model, query.device, query.engine, query.workload)
+        page = self._page(key) if may_read else self._remembered_page(key)
+        bounds = bounds_of(query)
+        choice = choose_in(page.points, bounds)
+        if not may_read:
+            _require_remembered(page, choice)
+        best = None if choice.best is None else self._result(page, choice.best.id)
+        if choice.best is not None and best is None:  # deleted since the page was read
+            self._forget()
+            return self.answer(query)
+        return answer_out(
+            Answer(
+                query=query,
+                bounds=bounds,
+                choice=choice,
+                best=best,
+                shown=None if best is None else self._shown(page, query, choice, best),
+                now=self._now(),
+                stale_because=() if best is None else self._stale_because(page, query, choice, best),
+                loads={one.result_id: self._result(page, one.result_id) for one in choice.others},
+            )
+        )
+
+    def _page(self, key: _Key) -> _Page:
+        newest_id, now_s = self._newest_id(), self._clock()
+        page = self._fresh_page(key, newest_id, now_s)
+        if page is not None:
+            return page
+        model, device, engine, workload = key
+        found = self._stores.results.find(model, device, engine=engine, workload=workload)
+        if not found:
+            raise NoResults(_nothing_words(key))
+        page = _Page(newest_id=newest_id, read_s=now_s, points=field_of(found))
+        with self._lock:
+            if (before := self._pages.get(key)) is not None:
+                page.take_over(before, {one.id for one in found})
+            self._pages[key] = page
+            self._pages.move_to_end(key)
+            num_points = sum(len(one.points.compared) for one in self._pages.values())
+            while num_points > MAX_REMEMBERED and len(self._pages) > 1:
+                num_points -= len(self._pages.popitem(last=False)[1].points.compared)
+        return page
+
+    def _remembered_page(self, key: _Key) -> _Page:
+        looked_s, newest_id = self._newest
+        now_s = self._clock()
+        page = None if now_s - looked_s >= LOOK_S else self._fresh_page(key, newest_id, now_s)
+        if page is None:
+            raise _NotRemembered
+        return page
+
+    def _fresh_page(self, key: _Key, newest_id: int | None, now_s: float) -> _Page | None:
+        with self._lock:
+            page = self._pages.get(key)
+            if page is None or page.newest_id != newest_id or now_s - page.read_s >= BELIEVED_S:
+                return None
+            self._pages.move_to_end(key)
+            return page
+
+    def _newest_id(self) -> int | None:
+        looked_s, newest_id = self._newest
+        if self._clock() - looked_s >= LOOK_S:
+            newest_id = self._stores.results.newest_id()
+            self._newest = (self._clock(), newest_id)
+        return newest_id
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._pages.clear()
+
+    def _shown(self, page: _Page, query: RecommendationQuery, choice: Choice, best: Result) -> RecommendedOut:
+        assert choice.best is not None  # it is what `best` stands behind
+        if choice.best.id not in page.shown:
+            engine = choice.best.engine
+            page.shown[choice.best.id] = recommended_out(query.model, query.device, engine, best)
+        return page.shown[choice.best.id]
+
+    def _result(self, page: _Page, result_id: int) -> Result | None:
+        if result_id not in page.results:
+            result = self._stores.results.get(result_id)
+            if result is None:
+                return None
+            page.results[result_id] = result
+        return page.results[result_id]
+
+    def _stale_because(self, page: _Page, query: RecommendationQuery, choice: Choice, best: Result) -> tuple[str, ...]:
+        """Return why a point may no longer be true: its age, or what has changed since under newer ones."""
+        reasons = []
+        age_hours = (self._now() - best.measured_at).total_seconds() / 3600
+        if query.max_age_hours is not None and age_hours > query.max_age_hours:
+            reasons.append("too_old")
+        newest = self._newest_alike(page, choice.compared, best)
+        then, now = best.evidence, best.evidence if newest is None else newest.evidence
+        drivers = {self._driver_now(page, uuid) for uuid in then.device_uuids} | {now.driver}
+        if then.driver is not None and drivers - {None, then.driver}:
+            reasons.append("driver_changed")
+        if now.engine_version != then.engine_version:
+            reasons.append("engine_changed")
+        if now.model_hash != then.model_hash:
+            reasons.append("model_changed")
+        return tuple(reasons)
+
+    def _newest_alike(self, page: _Page, compared: Sequence[Found], best: Result) -> Result | None:
+        """Return the newest result of the same engine, where it is of another job."""
+        alike = [one for one in compared if one.engine == best.evidence.engine]
+        newest = max(alike, key=lambda one: one.measured_at, default=None)
+        return None if newest is None or newest.job_id == best.job_id else self._result(page, newest.id)
+
+    def _driver_now(self, page: _Page, uuid: str) -> str | None:
+        """Return the driver that the device had when a job last opened it; None where nobody knows."""
+        if uuid not in page.drivers:
+            try:
+                page.drivers[uuid] = self._stores.devices.get(uuid).info.driver
+            except DeviceNotStored:
+                page.drivers[uuid] = None
+        return page.drivers[uuid]
+
+
+def _require_remembered(page: _Page, choice: Choice) -> None:
+    """Raise _NotRemembered unless everything that an answer shows was read before."""
+    needed = [one.result_id for one in choice.others]
+    if choice.best is not None:
+        needed.append(choice.best.id)
+        if choice.best.id not in page.shown:  # with it, what it is compared with was read
+            raise _NotRemembered
+    if any(result_id not in page.results for result_id in needed):
+        raise _NotRemembered
+
+
+def bounds_of(query: RecommendationQuery) -> tuple[Bound, ...]:
+    """Return the limits of a question. Raises InvalidRequest for one that nothing can meet."""
+    asked = {name: getattr(query, name) for name in _LATENCIES}
+    asked |= {POWER_W: query.power_w, OUTPUT_TOK_S: query.min_output_tok_s, QUALITY: query.min_quality}
+    return tuple(Bound(name=name, value=value) for name, value in asked.items() if value is not None)
+
+
+def _nothing_words(key: _Key) -> str:
+    model, device, engine, workload = key
+    asked = f"model {model[:100]!r} on device {device[:100]!r}"
+    asked += "" if engine is None else f" with engine {engine!r}"
+    asked += "" if workload is None else f" under workload {workload[:12]}"
+    return f"no finished job has results of {asked}; tune it first, as in POST /v1/jobs or wattfront tune"

@@ -1,0 +1,1 @@
+"""Points as other programs take them."""
