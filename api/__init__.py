@@ -5,9 +5,17 @@
 - job_schemas, schemas: a job's fields as they come in; JSON out
 - jobfile: a YAML job file or flags as a TuneRequest, with line numbers
 - complaints, submit: what is wrong with a job's fields; a job that comes over HTTP
+- calendar_rules, nightly: when a schedule is due; APScheduler as the alarm clock
+- night_keeper, night_news: decide what is due, end what is over its time, tell what moved; whom that is told
+- webhooks, delivery_schemas: notifications sent to the operator's targets, and listed
+- drift_report, provenance, drift_schemas: what moved between two nights, and the likely cause
+- schedule_input, schedule_schemas, schedule_desk: schedules as they come in, as JSON, and made, changed, started
 - records: stored records as their public JSON
 - stores: one database with all its stores
 - prepare: a request checked against this machine: device, control, knobs, model
+- machine_names, workload_*: names of devices, models and uploaded traces, and what they are here
+- inventory: devices, engines and models that callers may name
+- place, remote, remote_tune: jobs of this machine's database, or of a server
 - reuse: what a job takes over from earlier ones, and the points that it begins with
 - owners: who holds a job, and whether that process is gone
 - heartbeat: keep a claim alive while its job runs
@@ -25,6 +33,8 @@
 - meter_words: readings and what speaks against them, in words
 - explain_commands, meter_commands, guard_commands, calibrate_commands: explain, watch and measure, guard and restore,
   calibrate
+- schedule_commands: schedules and their nights
+- store_commands: backup, prune and notify
 - terminal: a job run or followed in a terminal
 - up: service and worker on one machine, supervised
 - cli: the command line, and the only composition root

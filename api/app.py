@@ -2,85 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, FastAPI
+from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from api import page
-from api.errors import BAD_INPUT
-from api.routes import devices, health, jobs
-from api.stores import Stores
-from api.submit import Refusal, Submissions
-from db.errors import AmbiguousJob, DatabaseBusy, DeviceNotStored, JobNotFound, StoreError
+from api.access import Access, KeyRing
+from api.document import document
+from api.event_streams import EventStreams
+from api.explanation import Explanations
+from api.front_answers import FrontAnswers
+from api.limits import Bounds, Envelope, RateLimits
+from api.metrics import Metrics, RequestTimes
+from api.night_keeper import NightKeeper
+from api.nightly import Nightly
+from api.operator_file import Operator, load_operator
+from api.problems import add_problem_handlers
+from api.recommender import Recommender
+from api.routes import (
+    audit,
+    deliveries,
+    devices,
+    engines,
+    events,
+    exports,
+    fronts,
+    health,
+    jobs,
+    login,
+    metrics,
+    models,
+    recommendations,
+    schedules,
+    submissions,
+    workloads,
+)
+from api.settings import Settings
+from api.stores import Stores, utc_now
+from api.submit import Submissions
+from api.webhooks import Webhooks, keep_and_send
+from api.workload_files import Uploads
 
-#: Names this service answers to: a page elsewhere that resolves to loopback (DNS rebinding) gets 400.
+#: Names that a service on this machine answers to; WATTFRONT_ALLOWED_HOSTS adds names.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
-#: Store errors as HTTP; anything else from the store means the service cannot answer now.
-_STATUS: dict[type[StoreError], tuple[int, str]] = {
-    JobNotFound: (404, "no such job"),
-    DeviceNotStored: (404, "no such device"),
-    AmbiguousJob: (409, "ambiguous job id"),
-    DatabaseBusy: (503, "database busy"),
-}
-#: Of a sentence about what somebody sent, which may have sent a megabyte.
-_MAX_DETAIL_CHARACTERS = 1_000
+#: Each resource's routes: one line each.
+ROUTERS: tuple[APIRouter, ...] = (
+    jobs.router,
+    submissions.router,
+    fronts.router,
+    events.router,
+    exports.router,
+    recommendations.router,
+    schedules.router,
+    devices.router,
+    engines.router,
+    models.router,
+    workloads.router,
+    audit.router,
+    deliveries.router,
+    health.router,
+    metrics.router,
+    login.router,
+    page.router,
+)
 
 
-def create_app(stores: Stores, *, allowed_hosts: Sequence[str] = LOOPBACK_NAMES) -> FastAPI:
-    """Build the application on an opened database."""
+def create_app(stores: Stores, settings: Settings | None = None) -> FastAPI:
+    """Build the application on an opened database; without settings, by those of the environment.
+
+    Raises UsageError when the operator's file cannot be used.
+    """
+    settings = settings or Settings()
     app = FastAPI(
         title="Wattfront",
         description="Pareto fronts of tokens per watt against latency.",
         # Its pages load scripts from elsewhere, which the content policy forbids.
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        lifespan=_lifespan,
     )
     app.state.stores = stores
-    app.state.submissions = Submissions(stores)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts))
-    app.middleware("http")(_add_headers)
-    for kind in BAD_INPUT:
-        app.add_exception_handler(kind, _input_problem)
-    app.add_exception_handler(StoreError, _store_problem)
-    app.include_router(jobs.router)
-    app.include_router(devices.router)
-    app.include_router(health.router)
-    app.include_router(page.router)
+    app.state.settings = settings
+    app.state.operator = load_operator(settings.operator_file)
+    app.state.submissions = Submissions(stores, app.state.operator)
+    app.state.front_answers = FrontAnswers(stores)
+    app.state.event_streams = EventStreams(stores)
+    app.state.metrics = Metrics(stores, lambda: app.state.event_streams.num_followers)
+    app.state.explanations = Explanations()
+    app.state.uploads = Uploads()
+    app.state.ring = KeyRing(stores.keys)
+    app.state.recommender = Recommender(stores, utc_now)
+    app.state.nightly = Nightly(_night_work(stores, app.state.operator)) if settings.nightly else None
+    app.state.routers = ROUTERS
+    _add_middleware(app, settings)
+    add_problem_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router)
     app.mount("/static", StaticFiles(packages=[("api", "static")]), name="static")
+    app.openapi = partial(document, app)  # type: ignore[method-assign] # FastAPI's own way to change the document
     return app
 
 
-async def _add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await call_next(request)
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Keep the nights of schedules for as long as the service runs."""
+    if app.state.nightly is not None:
+        app.state.nightly.start()
+    try:
+        yield
+    finally:
+        if app.state.nightly is not None:
+            await run_in_threadpool(app.state.nightly.stop)
 
 
-async def _store_problem(_: Request, error: Exception) -> Response:
-    """Answer what the store says with a problem."""
-    status, title = next((_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS), (503, "store not available"))
-    return _problem(status, title, error)
+def _night_work(stores: Stores, operator: Operator) -> Callable[[], datetime | None]:
+    """Return what a look at the nights does: keep them, and send what there is to tell."""
+    keeper = NightKeeper(stores, utc_now, stores.deliveries.add)
+    return partial(keep_and_send, keeper.keep, Webhooks(stores.deliveries, operator.targets, utc_now))
 
 
-async def _input_problem(_: Request, error: Exception) -> Response:
-    """Answer what is the asker's to correct with a problem."""
-    kind = error if isinstance(error, Refusal) else Refusal
-    return _problem(kind.status, kind.title, error)
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """Put around the routes what every request goes through; what is added last is the outermost."""
+    limits = RateLimits(reads_per_s=settings.rate_limit_reads_per_s, writes_per_s=settings.rate_limit_writes_per_s)
+    app.add_middleware(
+        Access,
+        ring=app.state.ring,
+        limits=limits,
+        is_loopback=settings.is_loopback,
+        are_metrics_open=settings.metrics_open,
+    )
+    app.add_middleware(Bounds, hosts=_hosts(settings))
+    app.add_middleware(Envelope)
+    app.add_middleware(RequestTimes, durations=app.state.metrics.durations)
 
 
-def _problem(status: int, title: str, error: Exception) -> Response:
-    """Return an RFC 9457 problem."""
-    words = str(error)
-    is_long = len(words) > _MAX_DETAIL_CHARACTERS
-    detail = f"{words[: _MAX_DETAIL_CHARACTERS - 3]}..." if is_long else words
-    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    return JSONResponse(body, status_code=status, media_type="application/problem+json")
+def _hosts(settings: Settings) -> Sequence[str]:
+    """Return the names that the service answers to: a page elsewhere that resolves to one of ours gets 400."""
+    return (*settings.allowed_host_names, *LOOPBACK_NAMES)
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Return a name for clients that are made from the document: the function's, which a test keeps unique."""
+    return route.name

@@ -1,23 +1,28 @@
-"""What is wrong with a job's fields, in one sentence: for job files and for jobs that come over HTTP.
+"""What is wrong with the fields of a job, or of any other model, in one sentence: for files, and for posted bodies.
 
-Knows which fields a job has; not where they came from.
+Knows what fields there are; not where they came from.
 """
 
 from __future__ import annotations
 
 import reprlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from api.job_schemas import JobIn
 
 
-def complaint_of(error: ValidationError) -> tuple[str, str]:
-    """Return the dotted name of the first field that is wrong, and the sentence about it."""
+def complaint_of(error: ValidationError, model: type[BaseModel] = JobIn, *, what: str = "a job") -> tuple[str, str]:
+    """Return the dotted name of the first field of `model` that is wrong, and the sentence about it.
+
+    `what` is the whole in words, for what stands at its top.
+    """
     first = error.errors()[0]
-    dotted = ".".join(str(part) for part in first["loc"] if not _is_union_member(part))
-    return dotted, _words(dotted, first)
+    parts = [part for part in first["loc"] if not _is_union_member(part)]
+    dotted = ".".join(str(part) for part in parts)
+    return dotted, _words(dotted, first, _fields_at(model, parts[:-1]), what)
 
 
 def shown(value: object) -> str:
@@ -28,19 +33,35 @@ def shown(value: object) -> str:
     return words.repr(value)
 
 
-def _words(dotted: str, first: Any) -> str:
+def _words(dotted: str, first: Any, fields: Sequence[str], what: str) -> str:
+    message = f"{first['msg'][0].lower()}{first['msg'][1:]}"
     if first["type"] == "missing":
-        return f"{dotted} is missing; name it, as in `model: smollm2-135m`"
+        example = ", as in `model: smollm2-135m`" if dotted == "model" else ""
+        return f"{dotted} is missing; name it{example}"
     if first["type"] == "extra_forbidden":
         parent = dotted.rpartition(".")[0]
-        return f"{dotted} is not a field of {parent or 'a job'}; there are {', '.join(_fields_of(parent))}"
-    return f"{dotted} is {shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        return f"{dotted} is not a field of {parent or what}; there are {', '.join(fields)}"
+    if not dotted:
+        return f"{what} is {shown(first['input'])}: {message}"
+    return f"{dotted} is {shown(first['input'])}: {message}"
 
 
-def _fields_of(parent: str) -> list[str]:
-    """Return the fields of a job, or of one of its blocks."""
-    block = JobIn.model_fields[parent].annotation if parent else JobIn
-    return list(block.model_fields) if isinstance(block, type) and issubclass(block, BaseModel) else []
+def _fields_at(model: type[BaseModel], parts: Sequence[int | str]) -> list[str]:
+    """Return the fields of a model, or of the block inside it that the parts of a name lead to."""
+    block: Any = model
+    for part in parts:
+        models = _models_in(block)
+        named = next((one.model_fields[str(part)] for one in models if str(part) in one.model_fields), None)
+        block = block if named is None else named.annotation  # a key of a table or a place in a list: its values
+    found = _models_in(block)
+    return list(found[0].model_fields) if found else []
+
+
+def _models_in(kind: Any) -> list[type[BaseModel]]:
+    """Return the models that a type is or holds: itself, a member of a union, what a list or a table has in it."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [found for inner in get_args(kind) for found in _models_in(inner)]
 
 
 def _is_union_member(part: int | str) -> bool:

@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from api.place import place
 from api.settings import Settings
-from api.stores import open_stores
 
 
 @click.command()
@@ -21,10 +21,7 @@ def explain(settings: Settings, job: str, form: str, database_url: str | None) -
 
     JOB is an id or its first characters.
     """
-    from api.explanation import explanation_of_job
-
-    stores = open_stores(database_url or settings.database_url, busy_timeout_s=settings.database_timeout_s)
-    found = explanation_of_job(stores, job)
+    found = place(settings, database_url).explanation(job)
     console = Console()
     lines = [found.model_dump_json(indent=2)] if form == "json" else found.sentences
     for line in lines:

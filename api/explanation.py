@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 
 from api.explanation_schemas import (
     ComparedOut,
@@ -27,7 +29,38 @@ from tuner.influence import Influence
 from tuner.knobs import SIMULATED
 from tuner.measurement import Estimate
 from tuner.steps import Step
-from tuner.trial import Trial
+from tuner.trial import Trial, TrialState
+
+#: Explanations that are remembered: a few megabytes.
+MAX_REMEMBERED = 64
+
+
+class Explanations:
+    """The explanations that one application was asked for last: each takes most of a second at 200 points.
+
+    What is remembered is asked for by the job's state and by how many of its attempts have ended, as read before the
+    trials were: it is never older than what is stored. For several threads.
+    """
+
+    def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
+        self._max_remembered = max_remembered
+        self._found: OrderedDict[Hashable, ExplanationOut] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, job: Job, trials: Callable[[], Sequence[Trial]]) -> ExplanationOut:
+        """Explain a job as far as it is; its trials are asked for only where that is new."""
+        counts = [(state, num) for state, num in job.num_trials.items() if state is not TrialState.RUNNING]
+        key = (job.id, job.state, job.ended_because, tuple(sorted(counts)))
+        with self._lock:
+            if (known := self._found.get(key)) is not None:
+                self._found.move_to_end(key)
+                return known
+        found = explanation_of(job, trials())
+        with self._lock:
+            self._found[key] = found
+            while len(self._found) > self._max_remembered:
+                self._found.popitem(last=False)
+        return found
 
 
 def explanation_of_job(stores: Stores, job_id: str) -> ExplanationOut:
@@ -60,7 +93,7 @@ def explanation_of(job: Job, trials: Sequence[Trial]) -> ExplanationOut:
         latency_r2=found.latency.r2,
         nearest_misses=misses,
         spent=SpentOut(**dataclasses.asdict(taken)),
-        sentences=full(job, found, misses, taken),
+        sentences=full(job, found, misses, taken, num_pruned=_num_pruned(trials)),
     )
 
 
@@ -71,6 +104,11 @@ def end_lines(stores: Stores, job: Job) -> list[str]:
         *brief(job.request, explain(job.request, trials)),
         f"used: {spent_words(job.request.budget, spent(trials))}",
     ]
+
+
+def _num_pruned(trials: Sequence[Trial]) -> int:
+    """Return how many trials were complete, so that they had figures, and have none any more."""
+    return sum(trial.state is TrialState.COMPLETE and trial.measurement is None for trial in trials)
 
 
 def _shown(found: Explanation) -> list[Aggregated]:

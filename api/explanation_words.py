@@ -48,8 +48,10 @@ def brief(request: TuneRequest, found: Explanation) -> list[str]:
     return [*told, *([_influence_words(request, found)] if found.tok_per_j.num_points else [])]
 
 
-def full(job: Job, found: Explanation, misses: Sequence[schemas.MissOut], taken: Spent) -> list[str]:
-    """Return all there is to say."""
+def full(
+    job: Job, found: Explanation, misses: Sequence[schemas.MissOut], taken: Spent, *, num_pruned: int = 0
+) -> list[str]:
+    """Return all there is to say; of `num_pruned` trials the figures were removed since."""
     told = [] if found.recommended is not None else [none_words(misses)]
     told += [*brief(job.request, found), *(_step_words(job.request, step) for step in found.steps)]
     points = [found.recommended, *(gain.reference for gain in found.gains)]
@@ -60,6 +62,11 @@ def full(job: Job, found: Explanation, misses: Sequence[schemas.MissOut], taken:
         )
     if found.recommended is not None:
         told.append(_energy_words(found.recommended))
+    if num_pruned:
+        told.append(
+            f"The figures of {num_pruned} complete trial{'s' if num_pruned > 1 else ''} were removed since, as of "
+            "points on no front: what knobs do is told from the rest only."
+        )
     return [*told, f"{_ended_words(job)}; used: {spent_words(job.request.budget, taken)}."]
 
 

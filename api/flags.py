@@ -24,6 +24,8 @@ _FIELDS = {
     "latency": "latency_metric",
     "window": "window.window_s",
     "warmup": "window.warmup_s",
+    "task_limit": "quality.task_limit",
+    "min_task_share": "quality.min_task_share",
 }
 _WORKLOAD_FIELDS = {
     "prompt": "prompt_tokens",
@@ -39,6 +41,8 @@ _WORKLOAD_FIELDS = {
 def job_fields(options: dict[str, Any]) -> dict[str, Any]:
     """Return what the options of `wattfront tune` say; raise UsageError naming the option."""
     flags = {_FIELDS[name]: value for name, value in options.items() if name in _FIELDS and value is not None}
+    if options["task"]:
+        flags["quality.tasks"] = list(options["task"])
     for text in (part for group in options["sla"] for part in group.split(",") if part.strip()):
         metric, _, bound = text.replace("<=", "=").partition("=")
         _add(flags, f"sla.{metric.strip()}", _number(f"--sla {metric.strip()}", bound))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -22,6 +23,8 @@ class Heartbeat:
     def __init__(self, stores: Stores, claim: Claim) -> None:
         self.claim = claim
         self.is_lost = False
+        #: Called after each beat, from the heartbeat's thread, also once the lease is lost.
+        self.on_beat: Callable[[], None] | None = None
         self._stores = stores
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -36,10 +39,16 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(_HEARTBEAT_S):
-            try:
-                self.claim = self._stores.jobs.heartbeat(self.claim, LEASE_S)
-            except LeaseLost:
-                self.is_lost = True
-                return
-            except StoreError as error:  # a busy database: the lease outlives several missed beats
-                log.warning("heartbeat_failed", error=str(error))
+            self._renew()
+            if (on_beat := self.on_beat) is not None:
+                on_beat()
+
+    def _renew(self) -> None:
+        if self.is_lost:
+            return
+        try:
+            self.claim = self._stores.jobs.heartbeat(self.claim, LEASE_S)
+        except LeaseLost:
+            self.is_lost = True
+        except StoreError as error:  # a busy database: the lease outlives several missed beats
+            log.warning("heartbeat_failed", error=str(error))

@@ -95,13 +95,20 @@ class WindowIn(_In):
 
 
 class QualityIn(_In):
-    """What a precision may cost; a limit that is null is none. The text file lies on the worker's machine."""
+    """What a precision may cost; a limit that is null is none. Files and folders lie on the worker's machine."""
 
     max_perplexity_ratio: StrictFloat | StrictInt = QualityGate().max_perplexity_ratio
     max_kl: StrictFloat | StrictInt | None = None
     min_top1_agreement: StrictFloat | StrictInt | None = None
     text_file: StrictStr | None = None
     max_perplexity: StrictFloat | StrictInt | None = None
+    tasks: list[StrictStr] = Field(default_factory=list)
+    min_task_share: StrictFloat | StrictInt = QualityGate().min_task_share
+    task_limit: StrictInt = QualityGate().task_limit
+
+    def to_gate(self) -> QualityGate:
+        """Build the gate; raises InvalidRequest."""
+        return QualityGate(**{**self.model_dump(), "tasks": tuple(self.tasks)})
 
 
 class JobIn(_In):
@@ -146,7 +153,7 @@ class JobIn(_In):
             repeats=RepeatRule(**self.repeats.model_dump()),
             reuse=ReuseRule(**self.reuse.model_dump()),
             sampler=self.sampler,
-            quality=QualityGate(**self.quality.model_dump()),
+            quality=self.quality.to_gate(),
             seed=self.seed,
         )
 

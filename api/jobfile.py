@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from pydantic import ValidationError
 from api.complaints import complaint_of, shown
 from api.errors import JobFileError, UsageError
 from api.job_schemas import JobIn
+from api.workload_cache import uploaded_name
 from probes.simulated.names import located
 from tuner.errors import InvalidRequest
+from tuner.lm_tasks import is_folder, require_package
 from tuner.request import TuneRequest
 
 MAX_BYTES = 1_000_000
@@ -37,12 +40,24 @@ def read_job(path: Path | None, flags: Mapping[str, Any]) -> TuneRequest:
 
     Raises JobFileError with file and line, UsageError for a flag.
     """
+    return located_here(_checked(path, flags)[1])
+
+
+def read_fields(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a job file and flags give, checked as `read_job` checks them: what is posted elsewhere."""
+    return _checked(path, flags)[0].model_dump(mode="json", exclude_unset=True)
+
+
+def _checked(path: Path | None, flags: Mapping[str, Any]) -> tuple[JobIn, TuneRequest]:
     text = "" if path is None else _read(path)
     fields, lines = _parse(path, text)
     for dotted, value in flags.items():
         _lay_over(fields, dotted.split("."), value)
     try:
-        return _with_absolute_paths(JobIn.model_validate(fields).to_request())
+        job = JobIn.model_validate(fields)
+        request = job.to_request()
+        require_package(request.quality.tasks)
+        return job, request
     except ValidationError as error:
         raise _complaint(path, lines, flags, *complaint_of(error)) from error
     except InvalidRequest as error:
@@ -112,19 +127,36 @@ def _lay_over(fields: dict[str, Any], names: list[str], value: Any) -> None:
     fields[last] = value
 
 
-def _with_absolute_paths(request: TuneRequest) -> TuneRequest:
-    """Make the paths of model, twin and trace absolute: whoever runs or resumes the job may stand in another folder."""
+def located_here(request: TuneRequest) -> TuneRequest:
+    """Make paths of files and folders absolute: whoever runs or resumes the job may stand in another folder."""
     request = dataclasses.replace(request, device=located(request.device))
     path = Path(request.model).expanduser()
     if path.exists():
         request = dataclasses.replace(request, model=str(path.absolute()))
-    if request.quality.text_file is not None:
-        text_file = str(Path(request.quality.text_file).expanduser().absolute())
-        request = dataclasses.replace(request, quality=dataclasses.replace(request.quality, text_file=text_file))
-    if request.workload.trace_file is None:
+    gate = request.quality
+    tasks = tuple(_absolute(task) if is_folder(task) else task for task in gate.tasks)
+    gate = dataclasses.replace(gate, tasks=tasks)
+    if gate.text_file is not None:
+        gate = dataclasses.replace(gate, text_file=_absolute(gate.text_file))
+    request = dataclasses.replace(request, quality=gate)
+    if request.workload.trace_file is None or uploaded_name(request.workload) is not None:
         return request
-    trace_file = str(Path(request.workload.trace_file).expanduser().absolute())
-    return dataclasses.replace(request, workload=dataclasses.replace(request.workload, trace_file=trace_file))
+    trace_file = _absolute(request.workload.trace_file)
+    workload = dataclasses.replace(request.workload, trace_file=trace_file, trace_sha256=_sha256(trace_file))
+    return dataclasses.replace(request, workload=workload)
+
+
+def _sha256(path: str) -> str | None:
+    """Note what a trace is as the job is submitted; one that cannot be read is refused, with the reason, later."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _complaint(

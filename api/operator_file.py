@@ -29,8 +29,13 @@ from api.errors import UsageError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def is_name(text: str) -> bool:
+    """Tell whether a text could be a name in the file."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _name(text: str) -> str:
-    if _NAME.fullmatch(text) is None:
+    if not is_name(text):
         raise ValueError("a name has letters, digits, dots, dashes and underscores, 100 at most")
     return text
 
@@ -92,4 +97,5 @@ def load_operator(path: Path | None) -> Operator:
     try:
         return Operator.model_validate(fields or {})
     except ValidationError as error:
-        raise UsageError(f"WATTFRONT_OPERATOR_FILE {path}: {complaint_of(error)[1]}") from error
+        words = complaint_of(error, Operator, what="the file")[1]
+        raise UsageError(f"WATTFRONT_OPERATOR_FILE {path}: {words}") from error

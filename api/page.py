@@ -6,7 +6,7 @@ Every page says which devices are blocked because what was found on them could n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -14,7 +14,8 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api import schemas
-from api.explanation import explanation_of
+from api.explanation import Explanations
+from api.explanation_schemas import ExplanationOut
 from api.front_words import interval_notes, miss_words, tied_words
 from api.plot import Dot, Scatter, scatter
 from api.quality_words import quality_words
@@ -55,7 +56,8 @@ def job_page(request: Request, job_id: str, stores: StoresDep) -> HTMLResponse:
     job = stores.jobs.get(job_id)
     trials = stores.trials.list(job.id)
     front = stores.front(job)
-    return _page(request, stores, "job.html", _job_context(job, trials, front))
+    explanation = cast(Explanations, request.app.state.explanations).of(job, lambda: trials)
+    return _page(request, stores, "job.html", _job_context(job, trials, front, explanation))
 
 
 def _page(request: Request, stores: Stores, name: str, context: dict[str, Any]) -> HTMLResponse:
@@ -65,7 +67,7 @@ def _page(request: Request, stores: Stores, name: str, context: dict[str, Any]) 
     return templates.TemplateResponse(request, name, {"devices": devices, "blocked": blocked, **context})
 
 
-def _job_context(job: Job, trials: Sequence[Trial], front: Front) -> dict[str, Any]:
+def _job_context(job: Job, trials: Sequence[Trial], front: Front, explanation: ExplanationOut) -> dict[str, Any]:
     shown = front_out(job, front, trials, trials[0].point if trials else None)
     shown_trials = [trial_out(trial) for trial in trials]
     measured = [trial.measurement for trial in shown_trials if trial.measurement is not None]
@@ -76,7 +78,7 @@ def _job_context(job: Job, trials: Sequence[Trial], front: Front) -> dict[str, A
         "trials": shown_trials,
         "has_ties": any(point.tied_with for point in shown.points),
         "notes": interval_notes(shown.points),
-        "explanation": _sentences(job, trials, shown),
+        "explanation": _sentences(explanation, shown),
         "scatter": _scatter(job, dots),
         "series": sorted({dot.series for dot in dots}),
         "energy": _energy(shown, measured),
@@ -88,9 +90,9 @@ def _job_context(job: Job, trials: Sequence[Trial], front: Front) -> dict[str, A
     }
 
 
-def _sentences(job: Job, trials: Sequence[Trial], front: schemas.FrontOut) -> list[str]:
+def _sentences(explanation: ExplanationOut, front: schemas.FrontOut) -> list[str]:
     """Return what the job found; the nearest misses, which come first where there are any, have a list of their own."""
-    sentences = explanation_of(job, trials).sentences
+    sentences = explanation.sentences
     return sentences[1:] if front.nearest_misses else sentences
 
 

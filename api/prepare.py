@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from api.errors import UsageError
+from api.machine_names import lacking, resolved
 from api.settings import Settings
+from db.workloads import WorkloadStore
 from engine.embedded.config import load_config
 from engine.embedded.gguf_file import Progress
 from engine.embedded.models import ModelFiles, resolve
+from engine.errors import UnknownModel
 from probes.control.opening import blocked, offered
 from probes.cpu.cpu_estimate import CpuPowerModel
 from probes.detect import Host, find_device, list_devices
 from probes.device import Device, DeviceKind, Method
-from probes.errors import RestoreFailed, Uncontrolled
+from probes.errors import RestoreFailed, Uncontrolled, UnknownDevice
 from probes.metering.group import member_uuids
 from probes.settings import SM_CLOCK_CAP, Settable
 from probes.simulated.names import is_simulated_name
@@ -34,7 +37,10 @@ _CAP_SYS_ADMIN = 21
 class Prepared:
     """A request checked against this machine: everything that can be refused was refused."""
 
+    #: With this machine's own device, paths and files in place of names: what is opened and run.
     request: TuneRequest
+    #: As it was asked and is stored, by which other jobs are compared with it.
+    asked: TuneRequest
     device: Device
     space: SearchSpace
     #: The model's files; None where its shape is all that is needed.
@@ -52,17 +58,20 @@ class Prepared:
         return member_uuids(self.device.info.uuid)
 
 
-def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Prepared:
-    """Check a request against this machine and fetch its model.
+def prepare(
+    asked: TuneRequest, settings: Settings, progress: Progress, *, workloads: WorkloadStore | None = None
+) -> Prepared:
+    """Check a request against this machine and fetch its model; `workloads` has the traces that were uploaded.
 
     A simulated device is opened instead, and only the model's shape is read. Raises InvalidRequest, UnknownDevice,
     RestoreFailed, UnknownModel or CheckpointError, each naming what to correct.
     """
+    request = resolved(asked, settings, workloads)
     if is_simulated_name(request.device):
-        return _prepare_simulation(request, settings)
+        return _prepare_simulation(request, asked, settings)
     host = probe_host(settings)
     devices = list_devices(host)
-    device = find_device(request.device, devices, clock=host.clock)
+    device = _find_device(request.device, devices, host, settings)
     _require_usable(request, device, settings)
     space = search_space(request, device, settables=_settables(request, device, settings))
     files = _model_files(request.model, settings, progress)
@@ -74,16 +83,31 @@ def prepare(request: TuneRequest, settings: Settings, progress: Progress) -> Pre
             f"together {longest}, but {request.model} has a context of {limit} tokens; nothing is truncated",
         )
     host_cpu = _measured_cpu(devices) if device.info.kind is DeviceKind.GPU else None
-    return Prepared(request=request, device=device, files=files, space=space, host=host, host_cpu=host_cpu)
+    return Prepared(request=request, asked=asked, device=device, files=files, space=space, host=host, host_cpu=host_cpu)
 
 
-def _prepare_simulation(request: TuneRequest, settings: Settings) -> Prepared:
+def _prepare_simulation(request: TuneRequest, asked: TuneRequest, settings: Settings) -> Prepared:
     """Prepare a job that needs nothing of this machine: no permission, no lock, no weights."""
-    simulation = open_simulation(request)
-    space = search_space(request, simulation.device)
+    try:
+        simulation = open_simulation(request)
+    except UnknownModel as error:
+        raise UnknownModel(lacking(str(error), "model", request.model, settings)) from error
     return Prepared(
-        request=request, device=simulation.device, space=space, host=probe_host(settings), simulation=simulation
+        request=request,
+        asked=asked,
+        device=simulation.device,
+        space=search_space(request, simulation.device),
+        host=probe_host(settings),
+        simulation=simulation,
     )
+
+
+def _find_device(name: str, devices: tuple[Device, ...], host: Host, settings: Settings) -> Device:
+    """Return the device of a name; where there is none, tell that the operator's file has no such name either."""
+    try:
+        return find_device(name, devices, clock=host.clock)
+    except UnknownDevice as error:
+        raise UnknownDevice(lacking(str(error), "device", name, settings)) from error
 
 
 def probe_host(settings: Settings) -> Host:
@@ -185,6 +209,8 @@ def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFil
         from engine.embedded.weights import Weights  # brings torch, a matter of seconds that a wrong name need not wait
 
         Weights(files.folder)
+    except UnknownModel as error:
+        raise UnknownModel(lacking(str(error), "model", model, settings)) from error
     except OSError as error:
         place = error.filename or settings.cache_dir
         raise UsageError(

@@ -11,6 +11,7 @@ import structlog
 
 from api.reuse import EarlierResults, StandIn
 from api.stores import Stores, utc_now
+from api.tracing import NO_TRACES, Tracer
 from db.errors import LeaseLost
 from db.job import Claim
 from db.trials import StartedTrial
@@ -33,7 +34,9 @@ class Recorder:
         *,
         earlier: EarlierResults,
         on_started: Callable[[int, OperatingPoint], None] = lambda number, point: None,
+        tracer: Tracer = NO_TRACES,
     ) -> None:
+        self._tracer = tracer
         self._stores = stores
         self._claim = claim
         self._bench = bench
@@ -46,6 +49,17 @@ class Recorder:
 
         A repeat is always a new window: that is what it is for.
         """
+        told = {f"wattfront.knob.{name}": value for name, value in proposal.point.as_dict().items()}
+        with (
+            structlog.contextvars.bound_contextvars(trial=proposal.number),
+            self._tracer.span("wattfront.trial", {"wattfront.trial": proposal.number, **told}) as span,
+        ):
+            trial = self._measured(proposal)
+            span.note("wattfront.state", trial.state.value)
+            span.note("wattfront.reason", trial.reason)
+            return trial
+
+    def _measured(self, proposal: Proposal) -> Trial:
         self._started = self._stores.trials.start(self._claim, proposal.number, proposal.point, role=proposal.role)
         self._on_started(proposal.number, proposal.point)
         if proposal.role is TrialRole.SCREENING and (found := self._earlier.stand_in(proposal.point)) is not None:

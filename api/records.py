@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
 from api import schemas
+from api.front_schemas import ListedFrontOut
 from api.stores import Stores
 from db.device import SeenDevice
+from db.front_documents import FrontDocument
+from db.front_lists import ListedFront
 from db.job import Job
 from probes.device import Conditions, Reading
 from tuner.aggregates import Aggregated, aggregated, origin_of
@@ -48,6 +52,9 @@ def job_out(job: Job, now: datetime) -> schemas.JobOut:
         latency_metric=request.latency_metric,
         sla={limit.metric: limit.bound_ms for limit in request.sla},
         knobs={knob.name: list(knob.values) for knob in request.knobs},
+        priority=job.priority,
+        submitted_by=job.submitted_by,
+        num_lost=job.num_lost,
     )
 
 
@@ -78,12 +85,24 @@ def front_of_job(stores: Stores, job_id: str) -> schemas.FrontOut:
     return front_out(job, stores.front(job), trials, trials[0].point if trials else None)
 
 
+def front_document(job: Job, front: Front, trials: Sequence[Trial]) -> FrontDocument:
+    """Return the form of a front that is stored: it is shown once the job has ended, whatever it does now."""
+    shown = front_out(job, front, trials, trials[0].point if trials else None, is_final=True)
+    # By way of JSON: it writes null for what is no number, which a column of the database refuses.
+    return FrontDocument(content=json.loads(shown.model_dump_json()), version=schemas.FRONT_VERSION)
+
+
 def front_out(
-    job: Job, front: Front, trials: Sequence[Trial], default_point: OperatingPoint | None
+    job: Job,
+    front: Front,
+    trials: Sequence[Trial],
+    default_point: OperatingPoint | None,
+    *,
+    is_final: bool | None = None,
 ) -> schemas.FrontOut:
     """Return a front's public form; the default point gives the gains their reference.
 
-    Of windows that were cut no gain is told, and every point says so.
+    Of windows that were cut no gain is told, and every point says so. Without `is_final` the job's state tells.
     """
     points = points_of(front, trials, request=job.request)
     reference, is_cut = _tok_per_j_of(job.request, trials, default_point, front)
@@ -94,9 +113,29 @@ def front_out(
         latency_metric=front.latency_metric,
         hypervolume=front.hypervolume,
         latency_reference_ms=front.latency_reference_ms,
-        is_final=job.has_ended,
+        is_final=job.has_ended if is_final is None else is_final,
         points=[_point_out(point, reference, is_reference_cut=is_cut) for point in points],
         nearest_misses=[] if front.trials else nearest_misses(job.request, trials),
+    )
+
+
+def listed_front_out(front: ListedFront) -> ListedFrontOut:
+    """Return a front's public form as a line of a list."""
+    return ListedFrontOut(
+        job=front.job_id,
+        name=front.job_name,
+        state=front.job_state.value,
+        model=front.model,
+        engine=front.engine,
+        device=front.device,
+        is_simulated=front.engine == SIMULATED,
+        created_at=front.created_at,
+        latency_metric=front.latency_metric,
+        hypervolume=front.hypervolume,
+        latency_reference_ms=front.latency_reference_ms,
+        num_points=front.num_points,
+        schedule=front.schedule_name,
+        night=front.night,
     )
 
 
@@ -219,7 +258,7 @@ def _point_out(point: FrontPoint, reference: float | None, *, is_reference_cut: 
         energy_scope=measurement.reading.scope.value,
         energy_method=measurement.reading.method.value,
         is_estimate=measurement.reading.is_estimate,
-        gain_over_default=None if reference is None else found.tok_per_j.value / reference,
+        gain_over_default=found.tok_per_j.value / reference if reference else None,
         num_windows=found.num_windows,
         num_sessions=found.num_sessions,
         interval_of=found.interval_of.value,

@@ -21,19 +21,20 @@ from engine.settings import EngineSettings
 from probes.device import PowerSource
 from tuner.bench import engine_device
 from tuner.errors import InvalidRequest
-from tuner.fingerprint import Origin, ReuseKey, fingerprint, origin_of, settings_key
+from tuner.fingerprint import Origin, ReuseKey, details_of, fingerprint, origin_of, settings_key
 from tuner.knobs import EMBEDDED
 from tuner.layout import limits_of
+from tuner.lm_tasks import tasks_sha256
 from tuner.measurement import Measurement
 from tuner.objectives import Verdict
 from tuner.point import OperatingPoint
 from tuner.quality import read_text
-from tuner.request_trace import load_trace
 from tuner.simulation import Simulation, open_simulation
 from tuner.space import device_settings_of, settings_of
 from tuner.takeover import judged_anew
 from tuner.trial import Trial
 from tuner.versions import changes, ranges_of
+from tuner.workload import trace_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +64,12 @@ class EarlierResults:
         self._previous_job_id = previous_job_id
         limits = limits_of(prepared.device)
         self._num_gpus = 1 if limits is None else limits.num_gpus
-        text_file = self._request.quality.text_file
+        #: As they are before the job sets anything.
+        device = prepared.device
+        self._own_details = details_of(device) if prepared.simulation is None else device.info.details
         #: Of the job's files as they are when it begins.
         self._trace_sha256 = self._read_trace()
-        self._text_sha256 = None if text_file is None else hashlib.sha256(read_text(text_file).encode()).hexdigest()
+        self._text_sha256 = self._read_scored()
         #: Of its own, so that asking an engine who it is leaves no trace on the one that measures.
         self._simulation: Simulation | None = None
 
@@ -99,7 +102,7 @@ class EarlierResults:
             points += self.offered_by(self._stores.trials.history(self._previous_job_id))
         if self._request.reuse.max_age_hours:
             uuid = self._prepared.device.info.uuid
-            points += self._stores.reuse.last_front(self._request, uuid, except_job=self._job_id)
+            points += self._stores.reuse.last_front(self._prepared.asked, uuid, except_job=self._job_id)
         space = self._prepared.space
         known = [point for point in points if point in space]
         return tuple(dict.fromkeys([space.default_point, *known])) if known else ()
@@ -117,12 +120,19 @@ class EarlierResults:
                 return [] if expected is None else origin_of(trial.measurement).differences(expected)
         return []
 
+    def _read_scored(self) -> str | None:
+        """Hash what quality is told from beside the prompts: text file and tasks; None without them."""
+        gate = self._request.quality
+        text = None if gate.text_file is None else hashlib.sha256(read_text(gate.text_file).encode()).hexdigest()
+        tasks = None if self._prepared.simulation else tasks_sha256(gate.tasks, gate.task_limit)
+        return text if tasks is None else f"{text}+{tasks}"
+
     def _read_trace(self) -> str | None:
-        path = self._request.workload.trace_file
-        return None if path is None else load_trace(path).sha256
+        workload = self._request.workload
+        return None if workload.trace_file is None else trace_of(workload).sha256
 
     def _is_trace_another(self) -> bool:
-        """Whether the trace, which each window reads anew, is no longer what it was when the job began."""
+        """Whether a trace whose hash was not noted at submission is no longer what it was when the job began."""
         try:
             return self._read_trace() != self._trace_sha256
         except InvalidRequest:
@@ -150,10 +160,10 @@ class EarlierResults:
 
     def _details(self) -> tuple[tuple[str, str], ...]:
         """Return what is particular about the device; of a simulated one that is every figure of it."""
-        details, simulation = self._prepared.device.info.details, self._prepared.simulation
+        simulation = self._prepared.simulation
         if simulation is None:
-            return details
-        return (*details, ("figures", repr(simulation.device.accelerator)))
+            return self._own_details
+        return (*self._own_details, ("figures", repr(simulation.device.accelerator)))
 
     def _settings(self, point: OperatingPoint) -> EngineSettings:
         settings = settings_of(self._request, point, num_gpus=self._num_gpus)
@@ -219,7 +229,7 @@ def version_words(stores: Stores, previous: Job, prepared: Prepared) -> list[str
 
 def _others(previous: Job, prepared: Prepared) -> list[str]:
     """Return in words whether a previous job's model or device is another one."""
-    model, uuid = prepared.request.model, prepared.device.info.uuid
+    model, uuid = prepared.asked.model, prepared.device.info.uuid
     others = [] if previous.request.model == model else [f"the model was {previous.request.model} and is {model}"]
     if previous.device_uuid != uuid:
         others.append(f"the device was {previous.device_uuid} and is {uuid}")

@@ -7,6 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+#: Of FrontOut as it is stored beside a front: raise it with every change there, and old ones are made anew.
+FRONT_VERSION = 1
+
 
 class EstimateOut(BaseModel):
     """A figure with its 95 % interval; a bound that the data cannot give is null."""
@@ -75,6 +78,18 @@ class EnergyOut(BaseModel):
     conditions: list[ConditionsOut]
 
 
+class TaskScoreOut(BaseModel):
+    """What a precision scores on one lm-eval task, and what the reference does."""
+
+    task: str
+    metric: str
+    score: float
+    reference_score: float
+    num_documents: int
+    #: Left out because they do not fit into the engine's context.
+    num_too_long: int
+
+
 class QualityOut(BaseModel):
     """What the precision costs against the reference on the job's own prompts.
 
@@ -97,6 +112,8 @@ class QualityOut(BaseModel):
     #: On the user's own text; null without one.
     text_perplexity: float | None
     num_text_tokens: int
+    #: Empty without tasks.
+    tasks: list[TaskScoreOut]
     measured_at: datetime | None
     #: True when an earlier job measured it.
     is_reused: bool
@@ -240,6 +257,12 @@ class JobOut(BaseModel):
     latency_metric: str
     sla: dict[str, float]
     knobs: dict[str, list[int | float | str]]
+    #: Higher ones are taken first.
+    priority: int
+    #: An API key's name, `local`, or `schedule NAME`; null where nobody noted it.
+    submitted_by: str | None
+    #: Workers that were lost in a row while they ran it.
+    num_lost: int
 
 
 class RunOut(BaseModel):
@@ -295,12 +318,6 @@ class DeviceOut(BaseModel):
     control_detail: str | None
 
 
-class DevicesOut(BaseModel):
-    """Every device that a job ever ran on, last seen first."""
-
-    items: list[DeviceOut]
-
-
 class JobsOut(BaseModel):
     """Jobs, newest first; `next` continues the list when it is not null."""
 
@@ -309,6 +326,7 @@ class JobsOut(BaseModel):
 
 
 class TrialsOut(BaseModel):
-    """Every attempt of a job by number and attempt."""
+    """Attempts of a job by number and attempt; `next` continues the list when it is not null."""
 
     items: list[TrialOut]
+    next: str | None

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.errors import UsageError
+from api.logs import LogFormat
 from db.database import BUSY_TIMEOUT_S
 
 
@@ -24,6 +25,8 @@ def _default_cache_dir() -> Path:
 #: Where the guard, which runs as root, keeps its journal and its socket; everybody may look there.
 SYSTEM_STATE_DIR = Path("/var/lib/wattfront")
 GUARD_SOCKET = Path("/run/wattfront/guard.sock")
+#: Addresses on which nobody but this machine reaches a service.
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def _default_state_dir() -> Path:
@@ -46,8 +49,21 @@ class Settings(BaseSettings):
     #: Address and port of the web service.
     host: str = "127.0.0.1"
     port: int = Field(default=8710, ge=1, le=65535)
+    #: Names that the service answers to beside loopback's, by comma: needed where it listens elsewhere.
+    allowed_hosts: str = ""
+    #: Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, by comma.
+    trusted_proxies: str = ""
+    #: How often each caller may read and change something; 0 lifts the limit.
+    rate_limit_reads_per_s: float = Field(default=1000, ge=0, le=1e6)
+    rate_limit_writes_per_s: float = Field(default=10, ge=0, le=1e6)
+    #: Whether /metrics can be read without a key.
+    metrics_open: bool = False
+    #: Whether this service keeps the nights of schedules; several may, and each night runs once.
+    nightly: bool = True
     #: File of what callers over HTTP may name: devices, models, notification targets; see api/operator_file.py.
     operator_file: Path | None = None
+    #: How log lines look: for people, or JSON for machines.
+    log_format: LogFormat = LogFormat.CONSOLE
     #: Whether jobs that ask for it may set clocks and power limits; without it every device is only observed.
     allow_device_control: bool = False
     #: Where it is written down what was found on a device before anything was set.
@@ -59,6 +75,25 @@ class Settings(BaseSettings):
     #: Watts of one core, idle and fully loaded, for the labelled estimate; see docs/measuring.md.
     cpu_core_idle_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     cpu_core_max_w: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the web service."""
+        return self.host in LOOPBACK_HOSTS
+
+    @property
+    def allowed_host_names(self) -> tuple[str, ...]:
+        """Names that the service answers to beside loopback's."""
+        return _listed(self.allowed_hosts)
+
+    @property
+    def trusted_proxy_addresses(self) -> tuple[str, ...]:
+        """Addresses of proxies that are believed."""
+        return _listed(self.trusted_proxies)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def load_settings() -> Settings:

@@ -10,16 +10,27 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from db import migrate
+from db.audit import AuditStore
+from db.counts import CountStore
 from db.database import BUSY_TIMEOUT_S, Database
+from db.deliveries import DeliveryStore
 from db.devices import DeviceStore
 from db.errors import DatabaseNotWritable
 from db.events import EventStore
+from db.front_documents import FrontDocumentStore
+from db.front_lists import FrontListStore
 from db.fronts import FrontStore
 from db.job import Job
 from db.jobs import JobStore
+from db.keys import KeyStore
+from db.nights import NightStore
 from db.qualities import QualityStore
+from db.results import ResultStore
 from db.reuse import ReuseStore
+from db.schedules import ScheduleStore
 from db.trials import TrialStore
+from db.workers import WorkerStore
+from db.workloads import WorkloadStore
 from tuner.pareto import Front, front_of
 
 
@@ -31,14 +42,25 @@ class Stores:
     jobs: JobStore
     trials: TrialStore
     fronts: FrontStore
+    front_documents: FrontDocumentStore
+    front_lists: FrontListStore
     devices: DeviceStore
     events: EventStore
+    counts: CountStore
     qualities: QualityStore
     reuse: ReuseStore
+    results: ResultStore
+    keys: KeyStore
+    audit: AuditStore
+    schedules: ScheduleStore
+    nights: NightStore
+    workers: WorkerStore
+    workloads: WorkloadStore
+    deliveries: DeliveryStore
 
     def front(self, job: Job) -> Front:
-        """Return a job's front as its trials are now; for a job that has ended, the stored one."""
-        stored = self.fronts.latest(job.id) if job.has_ended else None
+        """Return a job's front as its trials are now; for a job that has ended, the stored one if it has them all."""
+        stored = self.fronts.latest_whole(job.id) if job.has_ended else None
         if stored is not None:
             return stored
         trials = self.trials.history(job.id)
@@ -61,10 +83,21 @@ def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
         jobs=JobStore(database, utc_now),
         trials=TrialStore(database, utc_now),
         fronts=FrontStore(database),
+        front_documents=FrontDocumentStore(database),
+        front_lists=FrontListStore(database),
         devices=DeviceStore(database, utc_now),
         events=EventStore(database),
+        counts=CountStore(database, utc_now),
         qualities=QualityStore(database),
         reuse=ReuseStore(database),
+        results=ResultStore(database),
+        keys=KeyStore(database, utc_now),
+        audit=AuditStore(database, utc_now),
+        schedules=ScheduleStore(database, utc_now),
+        nights=NightStore(database),
+        workers=WorkerStore(database, utc_now),
+        workloads=WorkloadStore(database, utc_now),
+        deliveries=DeliveryStore(database, utc_now),
     )
 
 

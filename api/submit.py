@@ -1,39 +1,40 @@
-"""A job that comes over HTTP: read, checked in full, then stored for a worker.
+"""A job that comes over HTTP: read, checked, then stored for a worker.
 
-This version has no API keys. So nothing that a request says reaches a real device, a file or another host: devices are
-simulated, models are names of the catalogue, and what a job may cost is bounded. Knows nothing of headers, nor of who
-runs the job.
+Nothing that a request says becomes a path, a URL or a command: devices are simulated or named in the operator's file,
+models are of the catalogue or named there, and what a job may cost is bounded. Jobs on simulated devices are checked in
+full; what a real one can do, its worker tells. Knows nothing of headers, nor of who runs the job.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
-import json
 import math
 import threading
-import unicodedata
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, StrictInt, ValidationError
 
 from api.complaints import complaint_of, shown
-from api.errors import UsageError
+from api.errors import BodyTooLarge, ForeignOrigin, KeyTaken, NotJson, NotJsonMedia, Refusal, TooManyJobs
 from api.job_schemas import JobIn
+from api.operator_file import Operator
 from api.stores import Stores
+from api.workload_cache import as_long, noted, uploaded_name, uploaded_trace
 from db.job import Job, JobState
+from db.workloads import UPLOADED, Workload, WorkloadStore
 from engine.errors import UnknownModel
 from engine.simulated import catalogue
 from probes.simulated.names import is_simulated_name, parse_name
 from probes.simulated.twin import SUFFIX
 from tuner.drift import BASELINE_EVERY
 from tuner.errors import InvalidRequest
-from tuner.request import KnobValue, TuneRequest
+from tuner.request import KnobValue, TuneRequest, WorkloadSpec
 from tuner.simulation import open_simulation
 from tuner.space import search_space
 
-MAX_BODY_BYTES = 1_000_000
 #: Queued and running ones together.
 MAX_OPEN_JOBS = 100
 #: Windows of the finals, which repeat the best points, count as trials do.
@@ -48,119 +49,80 @@ MAX_SIMULATED_S = 3_600
 MAX_REQUESTS = 200_000
 MAX_IN_FLIGHT = 100_000
 MAX_KEY_CHARACTERS = 255
-#: Of a whole number: more do not fit into 64 bits, and no field has a use for them.
-_MAX_DIGITS = 18
+#: Jobs of higher priority are taken first.
+MAX_PRIORITY = 100
+#: Names that a message lists.
+_MAX_NAMES = 10
 
-
-class Refusal(UsageError):
-    """Correct what the message names; nothing was stored."""
-
-    status = 422
-    title = "job refused"
-
-
-class NotJson(Refusal):
-    """Send one JSON object in UTF-8."""
-
-    status = 400
-    title = "not JSON"
-
-
-class ForeignOrigin(Refusal):
-    """Post from a program, or from a page of this service."""
-
-    status = 403
-    title = "foreign origin"
-
-
-class KeyTaken(Refusal):
-    """Use a new idempotency key for another job."""
-
-    status = 409
-    title = "idempotency key in use"
-
-
-class BodyTooLarge(Refusal):
-    """Send a smaller job: real ones have some hundred bytes."""
-
-    status = 413
-    title = "body too large"
-
-
-class NotJsonMedia(Refusal):
-    """Say `Content-Type: application/json`."""
-
-    status = 415
-    title = "wrong media type"
-
-
-class TooManyJobs(Refusal):
-    """Wait until some jobs have ended, or cancel some."""
-
-    status = 429
-    title = "too many open jobs"
-
+_Posted = TypeVar("_Posted", bound=JobIn)
 
 REFUSALS: tuple[type[Refusal], ...] = (
     Refusal, NotJson, ForeignOrigin, KeyTaken, BodyTooLarge, NotJsonMedia, TooManyJobs,
 )  # fmt: skip
 
 
-def read_request(body: bytes) -> TuneRequest:
-    """Return the request that a JSON body asks for, checked as far as its fields go.
+class PostedJob(JobIn):
+    """A job as it is posted: the content of a job file, and its place in the queue."""
 
-    Raises NotJson, Refusal or InvalidRequest, naming the field.
+    priority: StrictInt = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+
+
+def read_request(fields: Any) -> TuneRequest:
+    """Return the request that a job's fields ask for, checked as far as the fields go.
+
+    Raises Refusal or InvalidRequest, naming the field.
     """
-    fields = _parse(body)
-    if not isinstance(fields, dict):
-        raise Refusal('a job is an object, as in {"model": "llama-3.1-8b", "device": "simulated:h100-sxm"}')
-    for text in _texts(fields):
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-            raise Refusal(f"{shown(text)} holds a control character or half of a surrogate pair; remove it")
-    try:
-        return JobIn.model_validate(fields).to_request()
-    except ValidationError as error:
-        raise Refusal(complaint_of(error)[1]) from error
+    return _read(fields, JobIn).to_request()
 
 
-def check(request: TuneRequest) -> None:
-    """Check a request in full: what may not be asked for here, what costs too much, what cannot be simulated.
+def check(request: TuneRequest, operator: Operator, workloads: WorkloadStore) -> TuneRequest:
+    """Check a request: what may not be asked for here, what costs too much, what cannot be simulated.
 
-    Raises InvalidRequest, UnknownDevice, CheckpointError or InvalidSettings, naming what to correct.
+    Return it as it is to be stored: with the hash of the uploaded trace that it names. Raises InvalidRequest,
+    UnknownDevice, CheckpointError or InvalidSettings, naming what to correct.
     """
-    _refuse_forbidden(request)
-    _refuse_costly(request)
-    space = search_space(request, open_simulation(request).device)
-    if space.size > MAX_POINTS:
-        raise InvalidRequest("knobs", f"{space.size} points", f"over HTTP give values for at most {MAX_POINTS}")
+    _refuse_files(request)
+    _require_names(request, operator)
+    trace = uploaded_trace(request.workload, workloads)
+    _refuse_costly(request, trace)
+    num_points = _num_points(request if trace is None else as_long(request, trace), operator)
+    if num_points > MAX_POINTS:
+        raise InvalidRequest("knobs", f"{num_points} points", f"over HTTP give values for at most {MAX_POINTS}")
+    return dataclasses.replace(request, workload=noted(request.workload, trace))
 
 
 class Submissions:
     """Where checked requests become jobs: one at a time, so that no crowd of them gets past the bound together."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, operator: Operator) -> None:
         self._stores = stores
+        self._operator = operator
         self._lock = threading.Lock()
 
-    def submit(self, body: bytes, idempotency_key: str | None) -> tuple[Job, bool]:
-        """Check a body and store its job; return the job, and whether it is new.
+    def submit(self, fields: Any, idempotency_key: str | None, *, actor: str) -> tuple[Job, bool]:
+        """Check a posted job and store it; return the job, and whether it is new.
 
-        The same key with the same job gives the job that it made before. Raises what `read_request` and `check` do,
-        KeyTaken, TooManyJobs or StoreError; nothing is stored then.
+        The same key with the same job by the same actor gives the job that it made before. Raises what `check` does,
+        Refusal, KeyTaken, TooManyJobs or StoreError; nothing is stored then.
         """
-        request = read_request(body)
-        check(request)
-        key = None if idempotency_key is None else _stored_key(idempotency_key)
+        posted = _read(fields, PostedJob)
+        request = check(posted.to_request(), self._operator, self._stores.workloads)
+        key = None if idempotency_key is None else _stored_key(idempotency_key, actor)
         with self._lock:
             known = None if key is None else self._stores.jobs.with_key(key)
             if known is None:
                 self._require_room()
-            job = known or self._stores.jobs.create(request, idempotency_key=key)
-        if job.request != request:
+            job = known or self._stores.jobs.create(
+                request, idempotency_key=key, priority=posted.priority, submitted_by=actor
+            )
+        if (job.request, job.priority) != (request, posted.priority):
             raise KeyTaken(
                 f"Idempotency-Key {shown(idempotency_key)} made job {job.id}, which asks for something else; use a new "
                 "key for another job"
             )
+        if known is None:
+            detail = {"model": request.model, "device": request.device, "priority": posted.priority}
+            self._stores.audit.add(actor=actor, action="job.create", subject=f"job/{job.id}", detail=detail)
         return job, known is None
 
     def _require_room(self) -> None:
@@ -173,37 +135,92 @@ class Submissions:
             )
 
 
-def _refuse_forbidden(request: TuneRequest) -> None:
-    """Refuse what is for this machine's own people: real devices, and whatever is read from files."""
-    if not is_simulated_name(request.device):
-        remedy = "over HTTP only simulated devices are tuned, as simulated:h100-sxm; use `wattfront tune` for real ones"
-        raise InvalidRequest("device", request.device, remedy)
-    if SUFFIX in request.device.lower():
-        remedy = "no file is read for a job over HTTP; use `wattfront tune` for a twin, or choose simulated:h100-sxm"
-        raise InvalidRequest("device", request.device, remedy)
+def _read(fields: Any, model: type[_Posted]) -> _Posted:
+    if not isinstance(fields, dict):
+        raise Refusal('a job is an object, as in {"model": "llama-3.1-8b", "device": "simulated:h100-sxm"}')
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise Refusal(complaint_of(error, model)[1]) from error
+
+
+def _refuse_files(request: TuneRequest) -> None:
+    """Refuse whatever is read from files: those are for this machine's own people."""
     if request.quality.text_file is not None:
         remedy = "a job over HTTP reads no files; leave it out, or run it with wattfront tune"
         raise InvalidRequest("quality.text_file", request.quality.text_file, remedy)
-    if request.workload.trace_file is not None:
-        remedy = "no file is read for a job over HTTP; use `wattfront tune`, or the scenario server"
+    if request.quality.tasks:
+        remedy = "a job over HTTP runs no tasks, which read files and bring code; leave them out, or use wattfront tune"
+        raise InvalidRequest("quality.tasks", list(request.quality.tasks), remedy)
+    if request.workload.trace_file is not None and uploaded_name(request.workload) is None:
+        remedy = (
+            "no file is read for a job over HTTP; use `wattfront tune`, or upload it (POST /v1/workloads) and name it "
+            f"as {UPLOADED}NAME"
+        )
         raise InvalidRequest("workload.trace_file", request.workload.trace_file, remedy)
+
+
+def _require_names(request: TuneRequest, operator: Operator) -> None:
+    """Require a device that is simulated or the operator's, and a model that is the operator's or can be simulated."""
+    is_simulated = is_simulated_name(request.device)
+    if is_simulated and SUFFIX in request.device.lower():
+        remedy = "no file is read for a job over HTTP; use `wattfront tune` for a twin, or choose simulated:h100-sxm"
+        raise InvalidRequest("device", request.device, remedy)
+    entry = operator.devices.get(request.device)
+    if not is_simulated and entry is None:
+        names = _names(operator.devices)
+        remedy = f"over HTTP name a simulated device, as simulated:h100-sxm, or one of the operator's: {names}"
+        raise InvalidRequest("device", request.device, remedy)
+    if entry is not None and request.allow_device_control and not entry.allow_device_control:
+        remedy = (
+            f"the operator lets nobody set {request.device} over HTTP; leave it out, and the device is only observed"
+        )
+        raise InvalidRequest("allow_device_control", True, remedy)
+    if request.model not in operator.models:
+        _require_model(request.model, operator, is_simulated=is_simulated)
+
+
+def _require_model(model: str, operator: Operator, *, is_simulated: bool) -> None:
+    """Require a model of the catalogue, which has shapes only."""
+    if not is_simulated:
+        remedy = f"over HTTP name one of the operator's models: {_names(operator.models)}"
+        raise InvalidRequest("model", model, remedy)
     try:
-        catalogue.find(request.model)
+        catalogue.find(model)
     except UnknownModel as error:
         names = catalogue.names()
-        close = difflib.get_close_matches(request.model.lower(), names, n=3, cutoff=0.4) or names[:3]
+        close = difflib.get_close_matches(model.lower(), names, n=3, cutoff=0.4) or names[:3]
         remedy = f"over HTTP name one of the catalogue, as {', '.join(close)}; use `wattfront tune` for a config.json"
-        raise InvalidRequest("model", request.model, remedy) from error
+        raise InvalidRequest("model", model, remedy) from error
 
 
-def _refuse_costly(request: TuneRequest) -> None:
+def _names(named: Mapping[str, object]) -> str:
+    """Return names for a sentence, not more than a few."""
+    names = sorted(named)
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more if names else "WATTFRONT_OPERATOR_FILE names none"
+
+
+def _num_points(request: TuneRequest, operator: Operator) -> int:
+    """Return how many points are searched; on a real device, how many combinations the values that are given have.
+
+    A simulated device with a model of the catalogue is opened for it, so that all it would refuse is refused here.
+    """
+    if is_simulated_name(request.device) and request.model not in operator.models:
+        return search_space(request, open_simulation(request).device).size
+    return math.prod(len(knob.values) for knob in request.knobs)
+
+
+def _refuse_costly(request: TuneRequest, trace: Workload | None) -> None:
     """Refuse jobs that would keep a worker from everybody else's."""
     workload, points = request.workload, {knob.name: knob.values for knob in request.knobs}
     longest_s = request.window.max_warmup_s + request.window.max_window_s
-    replicas = _most(points, "data_parallel", parse_name(request.device).num_gpus)
+    num_gpus = parse_name(request.device).num_gpus if is_simulated_name(request.device) else 1
+    replicas = _most(points, "data_parallel", num_gpus)
     in_flight = max(_most(points, "max_batch", 1) * replicas, workload.concurrency or 0)
     bounds = (
         ("workload.rate_per_s", workload.rate_per_s or 0, MAX_REQUESTS / longest_s),
+        ("workload.trace_file's requests a second", _peak_rate_per_s(workload, trace), MAX_REQUESTS / longest_s),
         ("knobs.max_batch", in_flight, MAX_IN_FLIGHT),
         ("budget.trials", request.budget.trials, MAX_TRIALS),
         ("window.max_warmup_s", request.window.max_warmup_s, MAX_SIMULATED_S),
@@ -213,6 +230,11 @@ def _refuse_costly(request: TuneRequest) -> None:
         if value > most:
             raise InvalidRequest(field, value, f"over HTTP give at most {most}")
     _refuse_many_windows(request)
+
+
+def _peak_rate_per_s(workload: WorkloadSpec, trace: Workload | None) -> float:
+    """Return how often requests arrive in a trace's busiest minute, as it is stretched."""
+    return 0.0 if trace is None else float(trace.summary["peak_rate_per_s"]) / workload.time_scale
 
 
 def _refuse_many_windows(request: TuneRequest) -> None:
@@ -245,54 +267,8 @@ def _most(knobs: Mapping[str, tuple[KnobValue, ...]], name: str, unnamed: float)
     return max((value for value in knobs.get(name, ()) if not isinstance(value, str)), default=unnamed)
 
 
-def _parse(body: bytes) -> Any:
-    """Return what a body says in JSON; numbers that are none and fields given twice are refused."""
-    try:
-        return json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unrepeated, parse_int=_whole, parse_constant=_refuse_constant
-        )
-    except UnicodeDecodeError as error:
-        raise NotJson(f"the body is not UTF-8 text (byte {error.start})") from error
-    except json.JSONDecodeError as error:
-        raise NotJson(f"the body is not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from error
-    except RecursionError as error:
-        raise NotJson("the body is nested too deeply; a job is three levels deep") from error
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise Refusal(f"{shown(name)} is given twice; keep one")
-        fields[name] = value
-    return fields
-
-
-def _whole(digits: str) -> int:
-    if len(digits.lstrip("-")) > _MAX_DIGITS:
-        raise Refusal(f"{digits[:_MAX_DIGITS]}... has more than {_MAX_DIGITS} digits; give a smaller number")
-    return int(digits)
-
-
-def _refuse_constant(name: str) -> None:
-    raise NotJson(f"{name} is not JSON; give a number")
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Yield every text in plain data of any depth, names of fields included."""
-    left = [value]
-    while left:
-        match left.pop():
-            case str() as text:
-                yield text
-            case dict() as fields:
-                left += [*fields.keys(), *fields.values()]
-            case list() as items:
-                left += items
-
-
-def _stored_key(key: str) -> str:
-    """Return a key as it is stored: of one length, and apart from those of `wattfront up`."""
+def _stored_key(key: str, actor: str) -> str:
+    """Return a key as it is stored: of one length, and apart from those of other callers and of `wattfront up`."""
     if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
         raise Refusal(f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_CHARACTERS}")
-    return f"post:{hashlib.sha256(key.encode()).hexdigest()}"
+    return f"post:{hashlib.sha256(f'{actor}/{key}'.encode()).hexdigest()}"

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from api.console import JobView, model_progress, print_front
 from api.explanation import end_lines
+from api.job_run import Listener, run_job
 from api.jobfile import read_job
 from api.prepare import Prepared, prepare
 from api.records import front_of_job
 from api.settings import Settings
 from api.stores import Stores
-from api.worker import Listener, run_job
 from db.errors import LeaseLost
 from db.job import Claim, Job, JobState
 from probes.settings import DEVICE_KNOBS
@@ -96,7 +96,7 @@ def submit_once(stores: Stores, settings: Settings, console: Console, job_file: 
     """Check a job file in full, fetch its model, and store the job unless the same file was stored before."""
     request = read_job(job_file, {})
     with fetching(console) as progress:
-        prepared = prepare(request, settings, progress)
+        prepared = prepare(request, settings, progress, workloads=stores.workloads)
     job = stores.jobs.create(request, idempotency_key=f"up:{hashlib.sha256(job_file.read_bytes()).hexdigest()}")
     _introduce(lambda text: console.print(Text(text), soft_wrap=True), prepared, job, 0)
     if job.has_ended:

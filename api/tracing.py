@@ -50,6 +50,9 @@ class Span:
             self._made.set_attribute(key, value)
 
 
+NO_TRACES = Tracer()
+
+
 def open_tracer(process: str, environment: Mapping[str, str] = os.environ) -> Tracer:
     """Return a tracer for a process, as `worker`; one that does nothing where no endpoint is named.
 
@@ -57,7 +60,7 @@ def open_tracer(process: str, environment: Mapping[str, str] = os.environ) -> Tr
     """
     named = next((name for name in _ENDPOINTS if environment.get(name)), None)
     if named is None:
-        return Tracer()
+        return NO_TRACES
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

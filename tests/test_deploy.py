@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ import pytest
 import yaml
 
 from api.cli import cli
+from api.metrics import Metrics
 from api.operator_file import load_operator
 from api.settings import Settings
+from api.stores import Stores, open_stores
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -24,6 +27,13 @@ UNPRIVILEGED = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[Stores]:
+    opened = open_stores(f"sqlite:///{tmp_path}/wattfront.db")
+    yield opened
+    opened.database.dispose()
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -110,3 +120,17 @@ def test_the_image_holds_every_package() -> None:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     copied = set(re.findall(r"^COPY (\w+) \1$", text, flags=re.MULTILINE))
     assert {"tuner", "probes", "engine", "db", "api"} == copied
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are(stores: Stores) -> None:
+    """Every metric that a panel or an alert names is one that the service tells."""
+    metrics = Metrics(stores, lambda: 0)
+    metrics.durations.labels("GET", "/", "200").observe(0.1)
+    told = set(re.findall(r"^(\w+)[{ ]", metrics.text().decode(), flags=re.MULTILINE))
+    panels = json.loads((DEPLOY / "grafana" / "wattfront.json").read_text(encoding="utf-8"))["panels"]
+    (alerts,) = documents(DEPLOY / "prometheus" / "alerts.yaml")
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked += [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    named = {name for expression in asked for name in re.findall(r"\b(?:wattfront|process)_\w+", expression)}
+    assert named <= told | {"wattfront_database_errors_total"}, named - told
+    assert len(named) >= 10

@@ -6,18 +6,20 @@ The map of the code is the tree in README.md: every module of the five packages 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from api import cli, explanation_schemas, page, schemas
+from api import cli
+from api.app import ROUTERS
 from api.job_schemas import JobIn
-from api.routes import devices, health, jobs
 from api.settings import Settings
 from db.leases import INTERRUPTED_TWICE
 from engine import errors as engine_errors
@@ -78,8 +80,7 @@ def modules() -> list[str]:
 
 def route_paths() -> list[str]:
     """Return every path that the service answers by a function of ours, and its schema."""
-    routers = (jobs.router, devices.router, health.router, page.router)
-    routes = [route.path for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    routes = [route.path for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     return [*routes, str(FastAPI().openapi_url)]
 
 
@@ -127,6 +128,7 @@ def trial_reasons() -> set[str]:
         *codes_given_to("tuner/bench.py", keyword="reasons"),
         *codes_given_to("tuner/bench.py", keyword="reason"),
         *codes_given_to("db/jobs.py", keyword="reason"),
+        *codes_given_to("db/claims.py", keyword="reason"),
         *codes_given_to("db/trials.py", keyword="reason"),
         INTERRUPTED_TWICE,
         *kinds,
@@ -139,9 +141,11 @@ def ended_because() -> set[str]:
         *codes_returned_by("tuner/search.py", "_reason_to_stop"),
         *codes_returned_by("tuner/budget.py", "reason_to_stop"),
         *codes_returned_by("tuner/budget.py", "hard_limit"),
-        *codes_returned_by("api/worker.py", "_reason_to_stop"),
-        *codes_given_to("api/worker.py", keyword="ended_because", function="finish", place=2),
-        *codes_given_to("db/jobs.py", keyword="ended_because"),
+        *codes_returned_by("api/job_run.py", "_reason_to_stop"),
+        *codes_given_to("api/job_run.py", keyword="ended_because", function="finish", place=2),
+        *codes_given_to("api/job_run.py", keyword="ended_because", function="fail", place=0),
+        *codes_given_to("api/watchdog.py", keyword="ended_because", function="JobCut", place=0),
+        *codes_given_to("db/claims.py", keyword="ended_because"),
     }
 
 
@@ -153,6 +157,19 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> list[str]:
         is_block = isinstance(kind, type) and issubclass(kind, BaseModel)
         names += fields_of(kind, f"{name}.") if is_block else [f"{prefix}{name}"]  # type: ignore[arg-type] # a block
     return names
+
+
+def answers() -> list[type[BaseModel]]:
+    """Return every model that an answer is made of."""
+    names = ["api.schemas", *(f"api.{path.stem}" for path in sorted((REPOSITORY / "api").glob("*_schemas.py")))]
+    found = [one for name in names for one in vars(importlib.import_module(name)).values() if isinstance(one, type)]
+    return [model for model in dict.fromkeys(found) if issubclass(model, BaseModel) and model.__name__.endswith("Out")]
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Return the options of a command, and of all commands below it."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return {option for one in command.params for option in one.opts}.union(*(options_of(one) for one in below))
 
 
 def slugs_of(path: Path) -> set[str]:
@@ -269,12 +286,7 @@ def test_every_part_of_a_metric_is_explained(word: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "field"),
-    [
-        (model.__name__, field)
-        for model in (vars(schemas) | vars(explanation_schemas)).values()
-        if isinstance(model, type) and issubclass(model, BaseModel) and model.__name__.endswith("Out")
-        for field in model.model_fields
-    ],
+    [(model.__name__, field) for model in answers() for field in model.model_fields],
 )
 def test_every_field_of_an_answer_is_explained(model: str, field: str) -> None:
     """Each field of the JSON stands in docs/glossary.md."""
@@ -283,6 +295,7 @@ def test_every_field_of_an_answer_is_explained(model: str, field: str) -> None:
 
 def test_every_option_that_is_named_exists() -> None:
     """An option that README.md or CHANGELOG.md tells of is one that a command has."""
-    told = re.findall(r"(?<![\w-])--[a-z]+", README + (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"))
-    options = {option for command in cli.cli.commands.values() for one in command.params for option in one.opts}
-    assert set(told) <= options | {"--help"}
+    told = re.findall(
+        r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", README + (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    )
+    assert set(told) <= options_of(cli.cli) | {"--help"}

@@ -23,6 +23,7 @@ DATA = (
     "api/templates/base.html",
     "api/templates/job.html",
     "api/templates/jobs.html",
+    "api/templates/login.html",
     "api/static/style.css",
     "api/static/icon.svg",
     "db/migrations/env.py",

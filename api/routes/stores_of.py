@@ -9,8 +9,8 @@ from fastapi import Depends, Request
 from api.stores import Stores
 
 
-def stores_of(request: Request) -> Stores:
-    """Return the stores that `create_app` was given."""
+async def stores_of(request: Request) -> Stores:
+    """Return the stores that `create_app` was given. Async: FastAPI takes a thread for every other dependency."""
     return cast(Stores, request.app.state.stores)
 
 

@@ -35,7 +35,7 @@ def use_script(monkeypatch: pytest.MonkeyPatch, script: Script) -> None:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("api.worker.Bench", ScriptedBench)
+    monkeypatch.setattr("api.job_bench.Bench", ScriptedBench)
 
 
 def complete(_: OperatingPoint) -> Outcome:

@@ -255,10 +255,10 @@ def test_a_waiting_job_is_cancelled(main_with: Main, stores: Stores) -> None:
 
 
 def test_a_running_job_is_told_to_end(main_with: Main, stores: Stores) -> None:
-    """A job that a worker holds ends after its running window, and the command says so."""
+    """A job that a worker holds ends with its worker's next heartbeat, and the command says so."""
     claim = claimed(stores, make_request())
     ended = main_with("cancel", claim.job_id)
-    assert ended.out == f"job {claim.job_id[:8]} is running; it ends after its running window\n"
+    assert ended.out == f"job {claim.job_id[:8]} is running; it ends within seconds\n"
     assert stores.jobs.get(claim.job_id).cancel_requested
 
 
@@ -303,7 +303,7 @@ def test_a_database_that_cannot_be_opened_is_named(main_with: Main, url: str, wo
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """Give every SQLite file room for two pages."""
+    """Give every new SQLite file room for two pages."""
 
     def limit(connection: Any, _: object) -> None:
         connection.execute("PRAGMA max_page_count = 2")
@@ -314,9 +314,9 @@ def full_disk() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_is_told(main_with: Main, tiny_folder: Path) -> None:
+def test_a_full_disk_is_told(main_with: Main, tiny_folder: Path, tmp_path: Path) -> None:
     """When there is no room for the store, the sentence says so and that nothing was stored."""
-    ended = main_with("tune", *tiny_flags(tiny_folder))
+    ended = main_with("tune", *tiny_flags(tiny_folder), "--database", f"sqlite:///{tmp_path}/new.db")
     assert (ended.code, ended.out) == (2, "")
     assert "database or disk is full; free some space; nothing of this transaction was stored" in ended.complaint
 
@@ -335,11 +335,12 @@ def test_what_is_no_database_is_told(main_with: Main, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "up"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
-def test_only_loopback_is_served(main_with: Main, command: str, host: str) -> None:
-    """An address that others can reach is refused: there are no keys to keep them out."""
+def test_an_address_of_others_needs_keys(main_with: Main, command: str, host: str) -> None:
+    """An address that others can reach is refused without keys: nothing would keep them out."""
     ended = main_with(command, "--host", host)
     assert ended.code == 2
-    assert f"host is {host!r}: this version has no API keys" in ended.complaint
+    assert f"host is {host!r}" in ended.complaint
+    assert "wattfront keys create" in ended.complaint
 
 
 @pytest.mark.parametrize("command", ["serve", "up"])

@@ -11,10 +11,11 @@ from typing import Any
 import pynvml
 import pytest
 
+from api.job_run import run_job
 from api.prepare import prepare
 from api.settings import Settings
 from api.stores import Stores
-from api.worker import give_back, run_job
+from api.worker import give_back
 from db.device import ControlState
 from db.job import Job, JobState
 from engine.settings import EngineSettings
@@ -68,7 +69,7 @@ class Machine:
         monkeypatch.setattr("probes.control.local.atexit.register", lambda *_: None)
         for module in ("api.prepare", "api.worker"):
             monkeypatch.setattr(f"{module}.probe_host", lambda _: host)
-        monkeypatch.setattr("api.worker.EngineHost", self._engine)
+        monkeypatch.setattr("api.job_bench.EngineHost", self._engine)
 
     def run(self, request: TuneRequest) -> Job:
         return run_job(self.stores, claimed(self.stores, request), self.settings)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.explanation import end_lines, explanation_of_job
+from api.explanation import Explanations, end_lines, explanation_of, explanation_of_job
+from api.explanation_schemas import ExplanationOut
 from api.stores import Stores
-from db.job import JobState
+from db.job import Job, JobState
 from tests.api.conftest import Main
 from tests.api.scripted import claimed
 from tests.api.test_records import missed
@@ -104,3 +106,59 @@ def test_an_unknown_job_is_said_to_be(stores: Stores, main_with: Main) -> None:
     assert client.get("/v1/jobs/ffffffff/explanation").status_code == 404
     ended = main_with("explain", "ffffffff")
     assert (ended.code, ended.out) == (2, "")
+
+
+class TestExplanations:
+    """What an application remembers of the jobs that it explained."""
+
+    def test_a_job_that_did_not_move_is_explained_once(self, stores: Stores, explained: str) -> None:
+        """The second time neither trials are read nor anything computed, and the answer is the same."""
+        explanations = Explanations()
+        found = explanations.of(stores.jobs.get(explained), lambda: stores.trials.list(explained))
+        assert found is explanations.of(stores.jobs.get(explained), lambda: pytest.fail("the trials were read again"))
+
+    def test_a_trial_more_is_explained_anew(self, stores: Stores) -> None:
+        """One that begins changes nothing; one that ends does, and so does the end of the job."""
+        explanations, claim = Explanations(), claimed(stores, job())
+        reads: list[int] = []
+
+        def read() -> Sequence[Trial]:
+            trials = stores.trials.list(claim.job_id)
+            reads.append(len(trials))
+            return trials
+
+        def explain_again() -> ExplanationOut:
+            return explanations.of(stores.jobs.get(claim.job_id), read)
+
+        assert explain_again().spent.num_trials == 0
+        started = stores.trials.start(claim, 0, TestGains.TRIALS[0].point)
+        assert explain_again().spent.num_trials == 0
+        stores.trials.finish(started, TestGains.TRIALS[0])
+        assert explain_again().spent.num_trials == 1
+        assert not explain_again().is_final
+        stores.jobs.finish(claim, JobState.FINISHED, "plateau")
+        assert explain_again().is_final
+        assert reads == [0, 1, 1]
+
+    def test_only_so_many_are_remembered(self, stores: Stores, explained: str) -> None:
+        """Of more jobs than there is room for, the one that was not asked for longest is forgotten."""
+        explanations = Explanations(max_remembered=1)
+        of_two = [stores.jobs.get(explained), stores.jobs.create(job()), stores.jobs.get(explained)]
+        found = [explanations.of(one, list) for one in of_two]
+        assert found[0] == found[2]
+        assert found[0] is not found[2]
+
+    def test_pages_and_routes_share_them(self, stores: Stores, explained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A page and a request after it explain a job once; another application remembers nothing of it."""
+        calls: list[str] = []
+
+        def counted(job: Job, trials: Sequence[Trial]) -> ExplanationOut:
+            calls.append(job.id)
+            return explanation_of(job, trials)
+
+        monkeypatch.setattr("api.explanation.explanation_of", counted)
+        for _ in range(2):
+            client = TestClient(create_app(stores), base_url="http://localhost")
+            assert client.get(f"/jobs/{explained}").status_code == 200
+            assert client.get(f"/v1/jobs/{explained}/explanation").status_code == 200
+        assert calls == [explained] * 2

@@ -12,7 +12,15 @@ from api.flags import job_fields
 
 def options(**changes: Any) -> dict[str, Any]:
     """Return the options of `wattfront tune` as click gives them."""
-    return {"sla": (), "knob": (), "workload": None} | changes
+    return {"sla": (), "knob": (), "task": (), "workload": None} | changes
+
+
+def test_tasks_are_a_list() -> None:
+    """Each --task adds one entry, and none leaves the job file's; share and limit stand beside them."""
+    given = options(task=("piqa", "./facts"), task_limit=20, min_task_share=0.999)
+    assert job_fields(given) == {
+        "quality.tasks": ["piqa", "./facts"], "quality.task_limit": 20, "quality.min_task_share": 0.999,
+    }  # fmt: skip
 
 
 def test_options_not_given_say_nothing() -> None:

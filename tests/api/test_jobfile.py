@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from api.errors import JobFileError, UsageError
 from api.jobfile import MAX_BYTES, read_job
 from tests.db.factories import REPOSITORY
+from tuner import lm_tasks
 from tuner.request import Budget, KnobRange, Limit, WindowRule
 
 #: name -> (content, line, what the sentence holds).
@@ -212,6 +214,38 @@ def test_a_trace_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.Monk
     content = "model: x\nworkload: {scenario: trace, trace_file: day.csv, time_scale: 2}\n"
     workload = read_job(written(tmp_path, content), {}).workload
     assert (workload.trace_file, workload.time_scale) == (str(tmp_path / "day.csv"), 2)
+
+
+def test_a_trace_is_noted_as_it_was_submitted(tmp_path: Path) -> None:
+    """The job keeps the SHA-256 of its trace; of one that is not there it keeps none, and is refused later for it."""
+    day, content = tmp_path / "day.csv", f"model: x\nworkload: {{scenario: trace, trace_file: {tmp_path}/day.csv}}\n"
+    assert read_job(written(tmp_path, content), {}).workload.trace_sha256 is None
+    day.write_bytes(b"a day")
+    assert read_job(written(tmp_path, content), {}).workload.trace_sha256 == hashlib.sha256(b"a day").hexdigest()
+
+
+def test_folders_of_tasks_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative folder is made absolute, the name of a task is kept, though there is a folder of that name."""
+    monkeypatch.setattr(lm_tasks, "PACKAGE", "structlog")  # stands for an installed package
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "piqa").mkdir()
+    content = "model: x\nquality: {tasks: [./facts, piqa], task_limit: 20, min_task_share: 0.999}\n"
+    gate = read_job(written(tmp_path, content), {}).quality
+    assert (gate.tasks, gate.task_limit, gate.min_task_share) == ((str(tmp_path / "facts"), "piqa"), 20, 0.999)
+
+
+def test_tasks_without_their_package_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything runs the line is named, and the command that installs the package; a flag names no line."""
+    monkeypatch.setattr(lm_tasks, "PACKAGE", "no_such_package")
+    path = written(tmp_path, "model: x\nquality:\n  tasks: [piqa]\n")
+    with pytest.raises(
+        JobFileError, match=r"job.yaml:3: quality.tasks is \['piqa'\]: .*pip install 'wattfront\[lm-eval"
+    ):
+        read_job(path, {})
+    with pytest.raises(
+        UsageError, match=r"^quality.tasks is \['copa'\]: the optional package lm-eval is not installed"
+    ):
+        read_job(path, {"quality.tasks": ["copa"]})
 
 
 def test_the_first_job_parses() -> None:

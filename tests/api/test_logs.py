@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from api.logs import LogFormat, configure_logs
 
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """Leave logging as it was."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
-    root.handlers[:] = handlers
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
 def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:

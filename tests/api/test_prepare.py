@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,52 @@ def test_a_folder_that_cannot_be_read_is_named(
     monkeypatch.setattr("api.prepare.resolve", refuse)
     with pytest.raises(UsageError, match=r"model\.safetensors: Permission denied; make room or give access there"):
         prepare(tiny_request(folder), settings, lambda what, share: None)
+
+
+def with_operator(settings: Settings, tmp_path: Path, text: str, **changes: object) -> Settings:
+    file = tmp_path / "operator.yaml"
+    file.write_text(text)
+    return settings.model_copy(update={"operator_file": file, **changes})
+
+
+def test_the_operators_names_become_what_they_stand_for(settings: Settings, tiny_folder: Path, tmp_path: Path) -> None:
+    """Device and model of the operator's file are opened by UUID and path; the request as it was asked keeps them."""
+    text = f"devices: {{rack3-cpu: {{device: cpu}}}}\nmodels: {{tiny: {tiny_folder}}}\n"
+    asked = replace(tiny_request(tiny_folder), device="rack3-cpu", model="tiny")
+    prepared = prepare(asked, with_operator(settings, tmp_path, text), lambda what, share: None)
+    assert (prepared.asked, prepared.request) == (asked, tiny_request(tiny_folder))
+    assert prepared.files is not None
+    assert prepared.files.folder == tiny_folder
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_name_that_this_machine_lacks_is_told(
+    settings: Settings, tiny_folder: Path, tmp_path: Path, is_set: bool
+) -> None:
+    """Where the operator's file of this machine lacks a name, the sentence names both."""
+    own = with_operator(settings, tmp_path, "") if is_set else settings
+    file = (
+        f"WATTFRONT_OPERATOR_FILE {own.operator_file} of this machine names no" if is_set else "no WATTFRONT_OPERATOR"
+    )
+    for changes, error in (({"device": "rack9-gpu0"}, UnknownDevice), ({"model": "chat-8b"}, UnknownModel)):
+        with pytest.raises(error, match=file) as refused:
+            prepare(tiny_request(tiny_folder, **changes), own, lambda what, share: None)
+        assert next(iter(changes.values())) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "worker", "words"),
+    [
+        (False, True, "operator.yaml of this machine lets nobody set rack3-cpu"),
+        (True, False, "has not set WATTFRONT_ALLOW_DEVICE_CONTROL=true"),
+    ],
+)
+def test_three_must_allow_that_a_device_is_set(
+    settings: Settings, tiny_folder: Path, tmp_path: Path, entry: bool, worker: bool, words: str
+) -> None:
+    """A job that asks to set a named device is refused where its entry or the worker's settings do not allow it."""
+    text = f"devices: {{rack3-cpu: {{device: cpu, allow_device_control: {str(entry).lower()}}}}}\n"
+    own = with_operator(settings, tmp_path, text, allow_device_control=worker)
+    asked = tiny_request(tiny_folder, device="rack3-cpu", allow_device_control=True)
+    with pytest.raises(InvalidRequest, match=words):
+        prepare(asked, own, lambda what, share: None)

@@ -9,8 +9,12 @@ from api.quality_words import quality_notes, quality_words
 from api.records import measurement_out
 from api.schemas import EstimateOut, PointOut, QualityOut
 from tests.db.factories import START, make_engine_info, make_measurement
-from tuner.measurement import Quality
+from tuner.measurement import Quality, TaskScore
 
+TASKS = (
+    TaskScore(task="facts", metric="acc", score=0.76, reference_score=0.8, num_documents=20),
+    TaskScore(task="piqa", metric="acc", score=0.66, reference_score=0.6, num_documents=190, num_too_long=10),
+)
 ONE = EstimateOut(value=1.0, low=None, high=None)
 
 
@@ -36,6 +40,21 @@ def test_words_have_ratio_and_divergence() -> None:
     assert quality_words(out(make_quality())) == "ppl 0.991x, KL 0.0051"
     assert quality_words(out(make_quality(kl=0.0, perplexity_ratio=1.0))) == "ppl 1.000x, KL 0"
     assert quality_words(out(make_quality(kl=None))) == "ppl 0.991x"
+
+
+def test_words_name_the_worst_task() -> None:
+    """Of several tasks the one with the least share of the reference's score stands there."""
+    assert quality_words(out(make_quality(tasks=TASKS))) == "ppl 0.991x, KL 0.0051, facts 0.950x"
+
+
+def test_notes_have_every_task() -> None:
+    """Score, share, reference and documents of each task are told for each precision but the reference."""
+    points = [make_point(make_quality(tasks=TASKS)), make_point(make_quality(tasks=TASKS), "fp32")]
+    assert quality_notes(points)[1:] == [
+        "Task facts: int8 has acc 0.76, 0.9500 of the 0.8 of fp32, over 20 documents.",
+        "Task piqa: int8 has acc 0.66, 1.1000 of the 0.6 of fp32, over 190 documents (10 more do not fit into the "
+        "context).",
+    ]
 
 
 def test_notes_say_what_it_was_told_from() -> None:

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
+from api.job_run import run_job
 from api.prepare import prepare
 from api.reuse import EarlierResults, version_words
 from api.settings import Settings, load_settings
 from api.stores import Stores, open_stores
-from api.worker import run_job
 from db.job import Job
 from tests.api.commands import FinishedJob, simulated_flags
 from tests.api.conftest import Main
 from tests.tuner.simulated import make_simulated
+from tuner import lm_tasks
 from tuner.errors import InvalidRequest
 from tuner.point import OperatingPoint
 from tuner.request import Budget, KnobRange, Limit, QualityGate, ReuseRule, TuneRequest, WorkloadSpec
@@ -167,6 +168,22 @@ def test_a_text_that_is_moved_changes_nothing(first: Job, stores: Stores, settin
     assert before == results.key_of(trial)
     text.write_text("other words", encoding="utf-8")
     assert before != EarlierResults(stores, with_text).key_of(trial)
+
+
+def test_tasks_are_part_of_the_key_where_quality_is_told(
+    first: Job, stores: Stores, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with tasks takes over nothing from one without; a simulated job has no quality, and needs no package."""
+    trial = stores.trials.history(first.id)[0]
+    prepared = prepare(asked(), settings, lambda what, share: None)
+    named = replace(prepared, request=asked(quality=QualityGate(tasks=("facts",))))
+    monkeypatch.setattr(lm_tasks, "PACKAGE", "no_such_package")
+    assert EarlierResults(stores, prepared).key_of(trial) == EarlierResults(stores, named).key_of(trial)
+    monkeypatch.setattr(lm_tasks, "PACKAGE", "structlog")  # stands for an installed package
+    real = [EarlierResults(stores, replace(one, simulation=None)) for one in (prepared, named)]
+    keys = [one.key_of(trial) for one in real]
+    assert None not in keys
+    assert keys[0] != keys[1]
 
 
 def test_under_another_trace_nothing_is_kept_for_later(

@@ -9,12 +9,18 @@ from contextlib import contextmanager
 
 import pytest
 from fastapi.testclient import TestClient
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from api.app import create_app
+from api.job_run import run_job
+from api.logs import LogFormat, configure_logs
 from api.prepare import prepare
 from api.settings import Settings
 from api.stores import Stores
-from api.worker import run_job, work
+from api.tracing import Tracer
+from api.worker import work
 from db.device import ControlState
 from db.job import JobState
 from probes.errors import UnknownDevice
@@ -145,3 +151,27 @@ def test_what_cannot_be_simulated_is_refused(
     """A device that there is not and an engine that does not fit are refused by whoever prepares the job."""
     with pytest.raises(error):
         prepare(make(), settings, lambda what, share: None)
+
+
+@pytest.mark.usefixtures("logs_as_before")
+def test_a_job_is_a_span_around_those_of_its_trials(
+    stores: Stores, settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each trial's span lies in its job's and tells its knobs and how it ended; log lines carry job and trial."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    configure_logs(LogFormat.JSON, is_verbose=True)
+    job = run_job(stores, claimed(stores, short()), settings, tracer=Tracer(provider.get_tracer("test")))
+    *of_trials, of_job = exporter.get_finished_spans()
+    assert {"wattfront.job": job.id, "wattfront.state": "finished"}.items() <= dict(of_job.attributes or {}).items()
+    trials = stores.trials.history(job.id)
+    assert len(trials) == len(of_trials)
+    for trial, span in zip(trials, of_trials, strict=True):
+        assert span.parent is not None
+        assert span.parent.span_id == of_job.context.span_id
+        told = {f"wattfront.knob.{name}": value for name, value in trial.point.as_dict().items()}
+        told |= {"wattfront.trial": trial.number, "wattfront.state": trial.state.value}
+        assert told.items() <= dict(span.attributes or {}).items()
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert {job.id} == {line["job"] for line in lines}
+    assert {"job_started", "trial_finished", "job_ended"} <= {line["event"] for line in lines}

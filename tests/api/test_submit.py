@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +13,21 @@ from fastapi.testclient import TestClient
 
 from api import submit
 from api.app import create_app
+from api.bodies import MAX_BODY_BYTES
+from api.errors import TooManyJobs
+from api.job_run import run_job
+from api.operator_file import Operator
 from api.settings import Settings
 from api.stores import Stores
-from api.submit import MAX_BODY_BYTES, Submissions, TooManyJobs
-from api.worker import run_job
+from api.submit import Submissions
 from db.job import JobState
 
 JSON = {"content-type": "application/json"}
 UNWRITABLE = "'\\ud800' holds a control character or half of a surrogate pair; remove it"
-ONLY_SIMULATED = "over HTTP only simulated devices are tuned, as simulated:h100-sxm; use `wattfront tune` for real ones"
+ONLY_SIMULATED = (
+    "over HTTP name a simulated device, as simulated:h100-sxm, or one of the operator's: WATTFRONT_OPERATOR_FILE names "
+    "none"
+)
 TWIN = "no file is read for a job over HTTP; use `wattfront tune` for a twin, or choose simulated:h100-sxm"
 
 
@@ -104,9 +111,17 @@ def test_a_posted_job_is_run_and_labelled(client: TestClient, stores: Stores, se
         ({"model": " "}, "model is ' ': name a model"),
         ({"model": None}, "model is None: input should be a valid string"),
         (
+            {"quality": {"tasks": ["/etc"]}},
+            "quality.tasks is ['/etc']: a job over HTTP runs no tasks, which read files and bring code; leave them out",
+        ),
+        (
+            {"quality": {"max_kl": 0.01}},
+            "quality.max_kl is 0.01: NVIDIA H100 SXM (simulated) computes no answers that could be judged; remove it",
+        ),
+        (
             {"workload": {"scenario": "trace", "trace_file": "/etc/passwd"}},
-            "workload.trace_file is '/etc/passwd': no file is read for a job over HTTP; use `wattfront tune`, or the "
-            "scenario server",
+            "workload.trace_file is '/etc/passwd': no file is read for a job over HTTP; use `wattfront tune`, or "
+            "upload it (POST /v1/workloads) and name it as uploaded:NAME",
         ),
         ({"workload": {"scenario": "trace"}}, "workload.trace_file is None: trace needs it; name it"),
         ({"workload": {"scenario": "server"}}, "workload.rate_per_s is None: server needs it; name it"),
@@ -147,7 +162,7 @@ def test_a_job_that_may_not_be_is_refused(
 ) -> None:
     """What is not simulated, comes from a file, costs too much or is no job gets 422 with the field's name."""
     status, title, words = problem(client.post("/v1/jobs", json=body(**changes)))
-    assert (status, title, words[: len(detail)]) == (422, "job refused", detail)
+    assert (status, title, words[: len(detail)]) == (422, "request refused", detail)
     assert len(words) <= 1_000
     assert stores.jobs.list(limit=1) == []
 
@@ -162,9 +177,9 @@ def test_a_job_that_may_not_be_is_refused(
     ],
     ids=["few points", "within", "gp", "no repeats"],
 )
-def test_repeats_within_the_bound_are_taken(changes: dict[str, Any]) -> None:
+def test_repeats_within_the_bound_are_taken(stores: Stores, changes: dict[str, Any]) -> None:
     """Windows of the finals count as trials do, of no more finalists than there are trials; up to 1000 are taken."""
-    submit.check(submit.read_request(json.dumps(body(**changes)).encode()))
+    submit.check(submit.read_request(body(**changes)), Operator(), stores.workloads)
 
 
 @pytest.mark.parametrize(
@@ -176,17 +191,17 @@ def test_repeats_within_the_bound_are_taken(changes: dict[str, Any]) -> None:
         (b'{"model": "\xff"}', (400, "not JSON", "the body is not UTF-8 text (byte 11)")),
         (b'{"seed": NaN}', (400, "not JSON", "NaN is not JSON; give a number")),
         (b"[" * 200_000, (400, "not JSON", "the body is nested too deeply")),
-        (b"[]", (422, "job refused", 'a job is an object, as in {"model": ')),
-        (b"null", (422, "job refused", 'a job is an object, as in {"model": ')),
-        (b"{}", (422, "job refused", "model is missing; name it")),
-        (b'{"model": "a", "model": "b"}', (422, "job refused", "'model' is given twice; keep one")),
-        (b'{"seed": 1' + b"0" * 400 + b"}", (422, "job refused", "100000000000000000... has more than 18 digits")),
-        (b'{"model": "\\ud800"}', (422, "job refused", UNWRITABLE)),
+        (b"[]", (422, "request refused", 'a job is an object, as in {"model": ')),
+        (b"null", (422, "request refused", 'a job is an object, as in {"model": ')),
+        (b"{}", (422, "request refused", "model is missing; name it")),
+        (b'{"model": "a", "model": "b"}', (422, "request refused", "'model' is given twice; keep one")),
+        (b'{"seed": 1' + b"0" * 400 + b"}", (422, "request refused", "100000000000000000... has more than 18 digits")),
+        (b'{"model": "\\ud800"}', (422, "request refused", UNWRITABLE)),
         (
             b'{"model": "a", "\\ud800": 1}',
-            (422, "job refused", UNWRITABLE),
+            (422, "request refused", UNWRITABLE),
         ),
-        (b'{"model": "a", "budget": {"minutes": 1e999}}', (422, "job refused", "budget.minutes is inf: ")),
+        (b'{"model": "a", "budget": {"minutes": 1e999}}', (422, "request refused", "budget.minutes is inf: ")),
     ],
 )
 def test_what_is_no_job_in_json_is_refused(
@@ -202,7 +217,7 @@ def test_what_is_no_job_in_json_is_refused(
 def test_only_json_is_taken(client: TestClient, stores: Stores, media: str) -> None:
     """A form or plain text, which any web page may post, gets 415 though its text be a job."""
     answer = client.post("/v1/jobs", content=json.dumps(body()), headers={"content-type": media})
-    words = f"Content-Type is {media!r}: jobs come as application/json; say so in the header"
+    words = f"Content-Type is {media!r}: the body must be application/json; say so in the header"
     assert problem(answer) == (415, "wrong media type", words)
     assert stores.jobs.list(limit=1) == []
 
@@ -217,7 +232,7 @@ def test_json_may_name_its_encoding(client: TestClient) -> None:
 def test_a_page_of_another_site_may_not_post(client: TestClient, stores: Stores, origin: str) -> None:
     """A browser names the page's origin, and any but ours gets 403 and no leave to ask again."""
     answer = client.post("/v1/jobs", json=body(), headers={"origin": origin})
-    words = f"Origin is {origin!r}: pages of other sites may not post jobs; use a program, as curl"
+    words = f"Origin is {origin!r}: pages of other sites may not post here; use a program, as curl"
     assert problem(answer) == (403, "foreign origin", words)
     asked = {"origin": origin, "access-control-request-method": "POST"}
     assert client.options("/v1/jobs", headers=asked).status_code == 405
@@ -240,7 +255,7 @@ def test_a_large_body_is_not_read_to_its_end(client: TestClient, is_chunked: boo
     """More than the bound gets 413, whether or not the length was told before."""
     chunks = [b" " * 1000] * (MAX_BODY_BYTES // 1000 + 1)
     content = iter(chunks) if is_chunked else b"".join(chunks)
-    refusal = (413, "body too large", f"the body is larger than {MAX_BODY_BYTES} bytes; is it a job?")
+    refusal = (413, "body too large", f"the body is larger than {MAX_BODY_BYTES} bytes; send less")
     assert problem(client.post("/v1/jobs", content=content, headers=JSON)) == refusal
 
 
@@ -278,7 +293,7 @@ def test_a_key_of_another_job_is_refused(client: TestClient, stores: Stores) -> 
 def test_a_key_has_its_bounds(client: TestClient, stores: Stores, length: int) -> None:
     """An empty key and an endless one are refused."""
     answer = client.post("/v1/jobs", json=body(), headers={"idempotency-key": "k" * length})
-    assert problem(answer) == (422, "job refused", f"Idempotency-Key has {length} characters; give 1 to 255")
+    assert problem(answer) == (422, "request refused", f"Idempotency-Key has {length} characters; give 1 to 255")
     assert stores.jobs.list(limit=1) == []
 
 
@@ -311,11 +326,11 @@ def test_a_full_queue_takes_no_more(client: TestClient, stores: Stores, monkeypa
 def test_a_crowd_does_not_get_past_the_bound(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many posts at once exactly as many are taken as there is room for."""
     monkeypatch.setattr(submit, "MAX_OPEN_JOBS", 3)
-    submissions, text, refused = Submissions(stores), json.dumps(body()).encode(), []
+    submissions, job, refused = Submissions(stores, Operator()), body(), []
 
     def post() -> None:
         try:
-            submissions.submit(text, None)
+            submissions.submit(job, None, actor="local")
         except TooManyJobs as refusal:
             refused.append(refusal)
 
@@ -341,4 +356,23 @@ def test_the_schema_tells_of_posting(client: TestClient) -> None:
     assert media["schema"]["properties"]["budget"]["properties"]["trials"]["default"] == 24
     assert "$ref" not in json.dumps(media["schema"])
     assert client.post("/v1/jobs", json=media["example"]).status_code == 201
-    assert {"200", "201", "400", "403", "409", "413", "415", "422", "429"} == set(post["responses"])
+    refusals = {"400", "401", "403", "409", "413", "414", "415", "422", "429", "431", "503"}
+    assert {"200", "201", *refusals} == set(post["responses"])
+
+
+def test_a_job_names_what_the_operator_named(stores: Stores, tmp_path: Path) -> None:
+    """A device and a model of the operator's file are taken by name, clocks where they may be set; no path shows."""
+    file = tmp_path / "operator.yaml"
+    file.write_text(
+        "devices: {gpu0: {device: GPU-8f6b, allow_device_control: true}}\nmodels: {chat: /models/secret/llama}\n"
+    )
+    app = create_app(stores, Settings(operator_file=file))
+    asked = {"model": "chat", "device": "gpu0", "allow_device_control": True, "knobs": {"max_batch": [4, 8]}}
+    with TestClient(app, base_url="http://127.0.0.1:8710") as client:
+        answer = client.post("/v1/jobs", json=asked)
+        assert (answer.status_code, answer.json()["device"], answer.json()["model"]) == (201, "gpu0", "chat")
+        assert answer.json()["engine"] == "embedded"
+        refused = problem(client.post("/v1/jobs", json=asked | {"model": "/models/secret/llama"}))
+    words = "model is '/models/secret/llama': over HTTP name one of the operator's models: chat"
+    assert refused == (422, "request refused", words)
+    assert "GPU-8f6b" not in answer.text

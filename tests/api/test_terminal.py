@@ -10,10 +10,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from api.job_run import run_job
 from api.settings import Settings
 from api.stores import Stores
 from api.terminal import follow, print_total_time, submit_once
-from api.worker import run_job
 from db.job import Job, JobState
 from tests.api.scripted import complete, use_script
 

@@ -13,10 +13,11 @@ import pytest
 import structlog
 
 from api.heartbeat import LEASE_S
+from api.job_run import run_job
 from api.owners import owner_name
 from api.settings import Settings
 from api.stores import Stores, utc_now
-from api.worker import run_job, work
+from api.worker import work
 from db.job import Claim, Job, JobState
 from db.jobs import JobStore
 from engine.errors import CheckpointError

@@ -8,9 +8,9 @@ from itertools import chain, repeat
 import pytest
 
 from api.heartbeat import LEASE_S
+from api.job_run import Listener, run_job
 from api.settings import Settings
 from api.stores import Stores
-from api.worker import Listener, run_job
 from db.job import Job
 from tests.api.scripted import claimed
 from tests.tuner.simulated import make_simulated
