@@ -42,7 +42,7 @@ _METRICS_PATH = "/metrics"
 _PROGRAM_PATHS = ("/v1/", "/openapi.json", _METRICS_PATH)
 #: How long what the database said of a key is believed: so long may a revoked key still be used.
 BELIEVED_S = 3.0
-#: Keys that are remembered, wrong ones included.
+#: Keys that are remembered, wrong ones included; of more, wrong ones are forgotten.
 MAX_REMEMBERED = 1_000
 
 
@@ -80,14 +80,18 @@ class KeyRing:
             self._are_there = (now_s, answer)
         return answer
 
+    def has_found(self, shown: str) -> bool:
+        """Tell whether this was a valid key when the database was last asked, however long ago."""
+        return self._found.get(_mark(shown), (0.0, None))[1] is not None
+
     async def find(self, shown: str) -> ApiKey | None:
         """Return the valid key that somebody shows, if it is one."""
-        mark, now_s = hashlib.sha256(shown.encode()).digest(), self._clock()
+        mark, now_s = _mark(shown), self._clock()
         asked_s, key = self._found.get(mark, (-BELIEVED_S, None))
         if now_s - asked_s >= BELIEVED_S:
             key = await run_sync(self._ask, shown)
-            if len(self._found) >= MAX_REMEMBERED:
-                self._found.clear()
+            if len(self._found) >= MAX_REMEMBERED:  # of valid ones there are no more than somebody made
+                self._found = {one: found for one, found in self._found.items() if found[1] is not None}
             self._found[mark] = (now_s, key)
         return key
 
@@ -99,6 +103,11 @@ class KeyRing:
             except StoreError as error:  # a database that is busy for a moment must not lock everybody out
                 log.warning("key_use_not_noted", key=key.name, error=str(error))
         return key
+
+
+def _mark(shown: str) -> bytes:
+    """Return what a key is remembered by, instead of itself."""
+    return hashlib.sha256(shown.encode()).digest()
 
 
 class Access:
@@ -123,9 +132,14 @@ class Access:
         address = asked.client.host if asked.client else "unknown"
         key, is_needed = None, self._is_needed_at(scope["path"])
         if is_needed and (not self._is_loopback or await self._ring.are_there()):
-            key = await self._key_of(asked)
-            if key is None:
+            shown = _shown_by(asked)
+            is_new = not self._ring.has_found(shown)
+            if is_new:  # before the database is asked: wrong keys without end must not keep it busy
                 self._limits.take(address, method)
+            key = await self._ring.find(shown) if shown else None
+            if key is None:
+                if not is_new:
+                    self._limits.take(address, method)
                 await self._refuse(asked, method)(scope, receive, send)
                 return
         self._limits.take(address if key is None else f"key {key.name!r}", method)
@@ -138,14 +152,6 @@ class Access:
     def _is_needed_at(self, path: str) -> bool:
         return path not in self._open_paths and not path.startswith(_OPEN_FOLDER)
 
-    async def _key_of(self, asked: HTTPConnection) -> ApiKey | None:
-        kind, _, shown = asked.headers.get("authorization", "").partition(" ")
-        if not kind:
-            shown = asked.cookies.get(COOKIE, "")
-        elif kind.lower() != "bearer":
-            shown = ""
-        return await self._ring.find(shown.strip()) if shown else None
-
     def _refuse(self, asked: HTTPConnection, method: str) -> RedirectResponse:
         """Send a browser to the form. Raises KeyNeeded for everybody else."""
         path = asked.url.path
@@ -157,6 +163,16 @@ class Access:
         raise KeyNeeded(
             f"{problem}; send `Authorization: Bearer KEY` with a key of `wattfront keys create NAME --scope read`"
         )
+
+
+def _shown_by(asked: HTTPConnection) -> str:
+    """Return what a caller shows as a key: in the header, else in the cookie; empty for nothing."""
+    kind, _, shown = asked.headers.get("authorization", "").partition(" ")
+    if not kind:
+        shown = asked.cookies.get(COOKIE, "")
+    elif kind.lower() != "bearer":
+        shown = ""
+    return shown.strip()
 
 
 def actor_of(request: Request) -> str:

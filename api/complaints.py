@@ -34,7 +34,8 @@ def shown(value: object) -> str:
 
 
 def _words(dotted: str, first: Any, fields: Sequence[str], what: str) -> str:
-    message = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    said = first["msg"].removeprefix("Value error, ")  # pydantic's words before those of our own checks
+    message = f"{said[0].lower()}{said[1:]}"
     if first["type"] == "missing":
         example = ", as in `model: smollm2-135m`" if dotted == "model" else ""
         return f"{dotted} is missing; name it{example}"

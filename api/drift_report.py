@@ -158,7 +158,7 @@ def _why_gone(point: OperatingPoint, trials: Sequence[Trial]) -> str:
 
 
 def _reference_ms(before: NightResult, after: NightResult) -> float | None:
-    """Return the latency that both hypervolumes reach to: the larger of the two; None for fronts of unlike latencies."""
+    """Return the latency that both hypervolumes reach to: the larger of the two; None for unlike latencies."""
     if before.request.latency_metric != after.request.latency_metric:
         return None
     fronts = [front for front in (before.front, after.front) if front is not None]

@@ -72,9 +72,9 @@ def run_job(
 ) -> Job:
     """Run a claimed job to its end, to `should_stop`, or to the loss of its lease; return it as it then is.
 
-    A job that was stopped, or whose device, guard or store is not to be had for now, goes back to the queue, or, without
-    `is_requeued`, waits to be resumed by hand. Bad input that only shows here (a damaged checkpoint) fails the job
-    and is raised again.
+    A job that was stopped, or whose device, guard or store is not to be had for now, goes back to the queue, or,
+    without `is_requeued`, waits to be resumed by hand. Bad input that only shows here (a damaged checkpoint) fails the
+    job and is raised again.
     """
     job = stores.jobs.get(claim.job_id)
     told = {"wattfront.job": job.id, "wattfront.model": job.request.model, "wattfront.device": job.request.device}

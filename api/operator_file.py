@@ -60,6 +60,7 @@ def _http_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("give an http:// or https:// URL")
+    _ = parts.port  # raises ValueError for one that is none
     return text
 
 

@@ -83,16 +83,17 @@ def answer_out(answer: Answer) -> RecommendationOut:
 def why_words(answer: Answer) -> list[str]:
     """Return why this is the answer, in sentences with numbers."""
     choice, best = answer.choice, answer.best
-    limits = ", ".join(bound_words(bound) for bound in answer.bounds) or "no limit"
+    limits = ", ".join(bound_words(bound) for bound in answer.bounds)
     count = len(choice.compared)
     points = f"{count} stored point{'' if count == 1 else 's'}"
     if best is None:
         miss = choice.nearest[0]
         return [
             f"Of {points} none is inside {limits}.",
-            f"The nearest, trial {miss.found.number}, {_miss_words(miss)}.",
+            f"The nearest, trial {miss.found.number} of job {miss.found.job_id[:8]}, {_miss_words(miss)}.",
         ]
-    told = [f"Of {points} trial {best.number} has the most tokens per joule inside {limits}: {best.tok_per_j:.4g}."]
+    inside = f" inside {limits}" if limits else ""
+    told = [f"Of {points} trial {best.number} has the most tokens per joule{inside}: {best.tok_per_j:.4g}."]
     if best.is_default:
         told.append("It is the default configuration itself.")
     elif best.evidence.gain is not None:

@@ -70,9 +70,12 @@ def key_from(variable: str | None, file: Path | None) -> str | None:
     """Return the API key of an environment variable or of a file; None where none is set. Raises UsageError."""
     if file is not None:
         try:
-            return file.read_text(encoding="utf-8").strip()
+            key = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--key-file is {str(file)!r}: {error}; give a file with a key in it") from error
+        if not key:
+            raise UsageError(f"--key-file is {str(file)!r}: it is empty; give a file with a key in it")
+        return key
     found = os.environ.get(variable or KEY_VARIABLE, "").strip()
     if variable is not None and not found:
         raise UsageError(f"--key-env is {variable!r}: that variable is not set; set it to a key of `wattfront keys`")
@@ -112,7 +115,10 @@ class Remote:
         self.url = url.rstrip("/")
         self._wait_s = wait_s
         headers = {"Accept": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
-        self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S, transport=transport)
+        try:
+            self._client = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S, transport=transport)
+        except httpx.InvalidURL as error:  # it looks closer than urlsplit, at the port for one
+            raise UsageError(f"--server is {url!r}: {error}; give one as https://tuning.example.org") from error
 
     def __enter__(self) -> Remote:
         return self
@@ -261,6 +267,8 @@ class Remote:
             raise ServerUnreachable(
                 f"{self.url} does not answer ({error}); is it the URL of `wattfront serve`?"
             ) from error
+        except UnicodeEncodeError as error:  # an argument of other bytes, as a terminal of another encoding sends
+            raise UsageError(f"{error.object!r} is no UTF-8 text, and nothing else can be sent; correct it") from error
         if not answer.is_success:
             self._refuse(answer)
         return answer
@@ -288,5 +296,5 @@ class Remote:
 
 
 def _part(name: str) -> str:
-    """Return a name as one part of a path, whatever stands in it."""
-    return quote(name, safe="") if name.strip(".") else quote(f"{name} ", safe="")
+    """Return a name as one part of a path, whatever stands in it; what is no UTF-8 text names nothing there."""
+    return quote(name if name.strip(".") else f"{name} ", safe="", errors="replace")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from api.errors import UsageError
-from api.place import place
+from api.place import place, server_of
 from api.settings import Settings
 from db.service import Overlap
 
@@ -59,7 +59,7 @@ def show(settings: Settings, name: str, form: str, database_url: str | None) -> 
         click.echo(shown.model_dump_json(indent=2))
         return
     for field, value in shown.model_dump(mode="json", exclude={"next_due", "nightly", "cron", "timezone"}).items():
-        click.echo(f"{field}: {value}")
+        click.echo(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
     click.echo(f"when: {_when(shown)}")
     for due in where.dues(shown.id):
         click.echo(f"due: {due}")
@@ -123,7 +123,9 @@ def run(settings: Settings, name: str, database_url: str | None) -> None:
     if night.reason is not None:
         click.echo(f"skipped: {night.reason}")
         return
-    click.echo(f"job {str(night.job)[:8]} is queued; follow it with: wattfront jobs")
+    server = server_of(click.get_current_context())
+    asked = "wattfront" if server is None else f"wattfront --server {server.url}"
+    click.echo(f"job {str(night.job)[:8]} is queued; follow it with: {asked} jobs")
 
 
 @schedules.command()

@@ -70,11 +70,16 @@ class ScheduleDesk:
         return self._done("delete", self._stores.schedules.delete(name), actor)
 
     def run(self, name: str, *, actor: str, idempotency_key: str | None = None) -> Night:
-        """Start a run beside the calendar. The same key again gives the night it started. Raises StoreError."""
+        """Start a run beside the calendar. The same key again gives the night it started. Raises StoreError.
+
+        Who asks again, as after a lost answer, starts nothing, so that the audit log tells of the first time alone.
+        """
         schedule = self._stores.schedules.get(name)
         key = None if idempotency_key is None else stored_key(idempotency_key, f"{actor}/{schedule.id}")
-        night = self._stores.nights.run_now(schedule.id, now=self._now(), idempotency_key=key)
-        self._note("run", schedule, actor, {"night": night.night, "state": night.state.value, "job": night.job_id})
+        now = self._now()
+        night = self._stores.nights.run_now(schedule.id, now=now, idempotency_key=key)
+        if night.decided_at == now:
+            self._note("run", schedule, actor, {"night": night.night, "state": night.state.value, "job": night.job_id})
         return night
 
     def _require_room(self) -> None:

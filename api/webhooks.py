@@ -79,7 +79,9 @@ class Webhooks:
 
     async def _send_all(self, deliveries: Sequence[Delivery]) -> list[str | None]:
         async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as client:
-            return await asyncio.gather(*(self._send(client, delivery) for delivery in deliveries))
+            sent = (self._send(client, delivery) for delivery in deliveries)
+            ended = await asyncio.gather(*sent, return_exceptions=True)
+        return [_words(one, delivery) for one, delivery in zip(ended, deliveries, strict=True)]
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
         """Make one attempt; return in words why it failed. The words are shown to callers, the log has more."""
@@ -141,6 +143,16 @@ def pause_s(delivery_id: int, attempt: int) -> float:
     share = int.from_bytes(digest[:4], "big") / 2**32
     longest_s = LONGEST_PAUSE_S / (1 + _JITTER)
     return min(FIRST_PAUSE_S * _GROWTH ** (attempt - 1), longest_s) * (1 + _JITTER * share)
+
+
+def _words(ended: str | BaseException | None, delivery: Delivery) -> str | None:
+    """Return why an attempt failed. An address that the client chokes on must not cost others their outcome."""
+    if not isinstance(ended, BaseException):
+        return ended
+    if not isinstance(ended, Exception):
+        raise ended
+    log.error("delivery_broke", delivery=delivery.id, target=delivery.target, error=str(ended), exc_info=ended)
+    return f"it cannot be sent ({type(ended).__name__}); the server's log has more"
 
 
 def _refusal(status: int) -> str | None:

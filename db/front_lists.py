@@ -11,9 +11,9 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import aliased
 
 from db.database import Database
-from db.errors import JobNotFound
 from db.job import JobState
 from db.job_filter import JobFilter
+from db.jobs import find_job
 from db.service_tables import NightRow, ScheduleRow
 from db.tables import FrontRow, JobRow
 
@@ -60,15 +60,12 @@ class FrontListStore:
     def list(self, *, limit: int, before: str | None = None, only: FrontFilter | None = None) -> ListedFronts:
         """Return the latest front of at most `limit` jobs, newest job first; those created before the job `before`.
 
-        Raises JobNotFound when there is no job `before`.
+        Raises JobNotFound, AmbiguousJob.
         """
         query = _latest(only or FrontFilter()).order_by(JobRow.seq.desc()).limit(limit)
         with self._database.read() as session:
             if before is not None:
-                seq = session.scalar(select(JobRow.seq).where(JobRow.id == before))
-                if seq is None:
-                    raise JobNotFound(before)
-                query = query.where(JobRow.seq < seq)
+                query = query.where(JobRow.seq < find_job(session, before).seq)
             return [_listed(row) for row in session.execute(query)]
 
 

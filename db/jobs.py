@@ -91,7 +91,7 @@ class JobStore:
     def get(self, job_id: str) -> Job:
         """Find a job by its id, or by the first 4 or more characters of it. Raises JobNotFound, AmbiguousJob."""
         with self._database.read() as session:
-            return _jobs_of(session, [_find(session, job_id)])[0]
+            return _jobs_of(session, [find_job(session, job_id)])[0]
 
     def list(
         self,
@@ -107,7 +107,7 @@ class JobStore:
             if state is not None:
                 query = query.where(JobRow.state == state)
             if before is not None:
-                query = query.where(JobRow.seq < _find(session, before).seq)
+                query = query.where(JobRow.seq < find_job(session, before).seq)
             return _jobs_of(session, session.scalars(query).all())
 
     def create_claimed(
@@ -119,7 +119,7 @@ class JobStore:
         """
         with self._database.transaction() as session:
             now = self._now()
-            previous_id = None if previous_job_id is None else _find(session, previous_job_id).id
+            previous_id = None if previous_job_id is None else find_job(session, previous_job_id).id
             row = add_job(session, request, now=now, previous_job_id=previous_id, submitted_by=LOCAL)
             return take(session, row, owner=owner, lease_s=lease_s, now=now)
 
@@ -263,7 +263,8 @@ def _with_key(session: Session, idempotency_key: str | None) -> JobRow | None:
     return session.scalar(select(JobRow).where(JobRow.idempotency_key == idempotency_key))
 
 
-def _find(session: Session, job_id: str) -> JobRow:
+def find_job(session: Session, job_id: str) -> JobRow:
+    """Return a job's row by its id or the first 4 characters or more of it. Raises JobNotFound, AmbiguousJob."""
     if not job_id.isalnum():  # PostgreSQL refuses some of what may stand in an address
         raise JobNotFound(job_id)
     row = session.scalar(select(JobRow).where(JobRow.id == job_id))

@@ -1,8 +1,8 @@
 """Results: the points that finished jobs found, one row each, by which a recommendation is one short query.
 
-A job's rows are current until a later job of the same model, engine, device and workload has results of its own. They
-stay in the table: what was true on another night can still be asked for by its job. Knows nothing of what is asked of a
-point.
+A row is current until the same point was measured later by a job of the same model, engine, device and workload. It
+stays in the table: what was true on another night can still be asked for by its job. Knows nothing of what is asked of
+a point.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from db.result import Evidence, Result, results_of, workload_key
 from db.service_tables import ResultRow
 from db.tables import FrontPointRow, FrontRow, JobRow, TrialRow
 from tuner.pareto import Front
+from tuner.point import OperatingPoint
 from tuner.request import LATENCIES
 from tuner.trial import OUTCOMES, Trial
 
@@ -65,8 +66,8 @@ class ResultStore:
     def save(self, job_id: str, trials: Sequence[Trial], front: Front) -> int:
         """Store a job's points in place of those it had, and return how many; without any nothing changes.
 
-        Results of earlier jobs of the same model, engine, device and workload are current no longer, unless they were
-        measured later. Raises JobNotFound.
+        Of one point under the same model, engine, device and workload, what was measured last is current: a small job
+        hides nothing but what it measured again. Raises JobNotFound.
         """
         with self._database.transaction() as session:
             job = session.scalar(select(JobRow).where(JobRow.id == job_id))
@@ -159,13 +160,23 @@ def _save(session: Session, job: JobRow, trials: Sequence[Trial], front: Front) 
     workload = workload_key(request.workload)
     _lock(session, job, workload)
     session.execute(delete(ResultRow).where(ResultRow.job_id == job.id))
-    others = (*_same_key(job, workload), ResultRow.is_current.is_(True))
-    latest = session.scalar(select(func.max(ResultRow.measured_at)).where(*others))
-    is_current = latest is None or latest <= max(one.measured_at for one in results)
-    if is_current:
-        session.execute(update(ResultRow).where(*others).values(is_current=False))
-    session.add_all(_row(job, workload, one, is_current=is_current) for one in results)
+    current = _current_by_point(session, job, workload)
+    replaced = []
+    for one in results:
+        before = current.get(one.point)
+        is_current = before is None or before[1] <= one.measured_at
+        if before is not None and is_current:
+            replaced.append(before[0])
+        session.add(_row(job, workload, one, is_current=is_current))
+    session.execute(update(ResultRow).where(ResultRow.id.in_(replaced)).values(is_current=False))
     return len(results)
+
+
+def _current_by_point(session: Session, job: JobRow, workload: str) -> dict[OperatingPoint, tuple[int, datetime]]:
+    """Return id and time of the current results of a job's key, by point."""
+    columns = (ResultRow.point, ResultRow.id, ResultRow.measured_at)
+    rows = session.execute(select(*columns).where(*_same_key(job, workload), ResultRow.is_current.is_(True)))
+    return {point_from_json(point): (result_id, measured_at) for point, result_id, measured_at in rows}
 
 
 def _same_key(job: JobRow, workload: str) -> tuple[ColumnElement[bool], ...]:

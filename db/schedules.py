@@ -196,9 +196,11 @@ def _with_key(session: Session, idempotency_key: str | None) -> ScheduleRow | No
 
 
 def _find(session: Session, name: str) -> ScheduleRow:
+    if not name.isprintable():  # bytes of another encoding, NUL: databases refuse to look for them
+        raise ScheduleNotFound(name)
     named = session.scalars(select(ScheduleRow).where((ScheduleRow.name == name) | (ScheduleRow.id == name))).all()
-    if named:  # a name that looks like another's id wins
-        return next((row for row in named if row.name == name), named[0])
+    if named:  # an id is given by us, a name by anybody: one that repeats another's id must not stand in for it
+        return next((row for row in named if row.id == name), named[0])
     if len(name) < MIN_PREFIX:
         raise ScheduleNotFound(name)
     fits = select(ScheduleRow).where(ScheduleRow.id.startswith(name.lower(), autoescape=True)).order_by(ScheduleRow.id)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from api.errors import Refusal
+from api.operator_file import is_name
 from db.result import Result
 from engine.errors import UnknownModel
 from engine.settings import EngineSettings
@@ -38,7 +39,8 @@ class NotExportable(Refusal):
 class Recipe:
     """What an export is made from."""
 
-    #: As an engine takes it: a Hugging Face id, or a path on the machine that the job ran on.
+    #: As an engine takes it: a Hugging Face id, or a path on the machine that the job ran on. What an operator's name
+    #: stands for is known to that machine alone: the name stays, and a remark says so.
     model: str
     request: TuneRequest
     result: Result
@@ -79,6 +81,8 @@ class Recipe:
         when = self.result.measured_at.strftime("%Y-%m-%d %H:%M UTC")
         lines.append(f"of {when}, {evidence.engine} {evidence.engine_version}, load: {load_words(evidence.workload)}")
         lines.append(f"energy: scope {evidence.scope}, method {evidence.method}")
+        if is_name(self.model):
+            lines.append(f"model {self.model} is a bare name: where it is of an operator's file, put in what it means")
         if runs != evidence.engine:
             lines.append(f"{runs} is another engine than the {evidence.engine} one that it was found with: measure it")
         return [one_line(line) for line in lines]

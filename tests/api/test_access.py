@@ -158,6 +158,13 @@ def test_the_form_takes_only_a_form_of_ours(client: TestClient, keys: dict[Scope
     assert client.post("/login", json=form).status_code == 415
 
 
+def test_a_form_of_many_fields_is_refused(client: TestClient) -> None:
+    """More fields than the form has ever had are the caller's fault, and no error of the service."""
+    form = "&".join(["key=x"] * 11)
+    answer = client.post("/login", content=form, headers={"content-type": "application/x-www-form-urlencoded"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "the form has more than 10 fields; send key and next")
+
+
 def test_logging_out_takes_the_key_away(client: TestClient, keys: dict[Scope, str]) -> None:
     """After logging out the browser is sent to the form again."""
     client.post("/login", data={"key": keys[Scope.READ]})
@@ -194,6 +201,24 @@ def test_reads_cost_no_query(stores: Stores, keys: dict[Scope, str], monkeypatch
 
     assert asyncio.run(ask()) == [True, True, True, True, False]
     assert len(asked) == 2
+
+
+def test_wrong_keys_beyond_the_rate_cost_no_query(
+    stores: Stores, keys: dict[Scope, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tries one key after the other is soon refused before the database is asked."""
+    asked: list[str] = []
+    find = stores.keys.find
+
+    def counted(_: object, key: str) -> ApiKey | None:
+        asked.append(key)
+        return find(key)
+
+    monkeypatch.setattr(type(stores.keys), "find", counted)
+    app = create_app(stores, Settings(rate_limit_reads_per_s=0.001))
+    with TestClient(app, base_url="http://localhost") as client:
+        answers = [client.get("/v1/jobs", headers=bearer(f"wf_{number:012x}_0")).status_code for number in range(5)]
+    assert (answers, len(asked)) == ([401, 429, 429, 429, 429], 1)
 
 
 def test_a_busy_database_locks_nobody_out(

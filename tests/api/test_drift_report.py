@@ -68,6 +68,20 @@ def test_a_first_night_has_nothing_before_it() -> None:
     assert drift.sentences == ["the first night with a front: 2 points"]
 
 
+def test_another_latency_is_not_held_against_the_one_before() -> None:
+    """A schedule whose job is asked for another latency, or other limits, says so and compares no areas."""
+    trials = two(ttft=latency(300.0))
+    request = make_request(latency_metric="ttft_p99_ms")
+    front = front_of(trials, "ttft_p99_ms", created_at=START, request=request)
+    drift = drift_between(night(trials), NightResult(job_id="b" * 32, request=request, front=front, trials=trials))
+    assert (drift.hypervolume_before, drift.hypervolume_after, drift.hypervolume_change) == (None, None, None)
+    assert drift.sentences[-2:] == [
+        "the latency was tpot_p99_ms before and is ttft_p99_ms now: the two fronts are of different figures, and their "
+        "areas cannot be compared",
+        "the job's limits are others than before, which by itself can change the front",
+    ]
+
+
 def test_the_same_figures_again_are_no_drift() -> None:
     """Two equal nights: every point held, the same area, no cause is sought."""
     drift = drift_between(BEFORE, night(two(), "b" * 32))

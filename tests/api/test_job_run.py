@@ -6,6 +6,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from api.settings import Settings
 from api.stores import Stores
 from api.watchdog import Watchdog
 from api.worker import work
+from db.errors import DatabaseBusy, DatabaseUnreachable
 from db.job import Job, JobState
+from db.trials import StartedTrial
 from engine.embedded.gguf_file import Progress
 from engine.load import Load, Observer
 from engine.request import RequestRecord
@@ -100,6 +103,29 @@ def use_engine(monkeypatch: pytest.MonkeyPatch, machine: Machine, kind: type[Scr
         return kind(settings, DrivenClock(machine.clock), [])
 
     monkeypatch.setattr("api.job_bench.EngineHost", open_engine)
+
+
+@pytest.mark.parametrize("error", [DatabaseBusy("locked for 10 s"), DatabaseUnreachable("no server")])
+def test_a_store_that_is_away_for_a_moment_fails_no_job(
+    stores: Stores, settings: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The job waits for the next worker with what it measured, which then runs it to its end."""
+    claim, start, begun = claimed(stores, simulated()), stores.trials.start, []
+
+    def start_but_once(_: object, *arguments: Any, **named: Any) -> StartedTrial:
+        begun.append(1)
+        if len(begun) == 2:
+            raise error
+        return start(*arguments, **named)
+
+    monkeypatch.setattr(type(stores.trials), "start", start_but_once)
+    with pytest.raises(type(error)):
+        run_job(stores, claim, settings)
+    job = stores.jobs.get(claim.job_id)
+    assert (job.state, job.num_trials, job.num_lost) == (JobState.QUEUED, {TrialState.COMPLETE: 1}, 0)
+    again = stores.jobs.claim_next("host:2:2", 60.0)
+    assert again is not None
+    assert run_job(stores, again, settings).state is JobState.FINISHED
 
 
 # Cancelled at every stage

@@ -11,6 +11,8 @@ import pytest
 
 from api.job_run import run_job
 from api.night_keeper import MAX_RECORDED, OVERRUN, NightKeeper
+from api.operator_file import Operator
+from api.schedule_desk import ScheduleDesk
 from api.settings import Settings
 from api.stores import Stores
 from db.job import JobState
@@ -177,6 +179,20 @@ def test_a_job_that_hangs_is_ended_after_its_window(kept: Stores, look: Look) ->
     assert last(kept, schedule).state is STARTED
 
 
+def test_other_times_end_no_job_that_runs(kept: Stores, look: Look, clock: Clock) -> None:
+    """A night that began at 22:00 runs on when the schedule moves to 01:00-05:00 of another day; a day is its end."""
+    schedule = kept.schedules.create(make_spec(window_start="22:00", window_end="06:00"))
+    look(at("2026-01-05T22:00+01:00"))
+    claim = kept.jobs.claim_next("host:1:1", 48 * 3600.0)
+    assert claim is not None
+    clock.time += timedelta(hours=1)
+    kept.schedules.change("nightly", make_spec(), expected_version=1)
+    look()
+    assert (kept.jobs.get(claim.job_id).cancel_requested, last(kept, schedule).reason) == (False, None)
+    look(at("2026-01-06T22:00+01:00") + OVERRUN)
+    assert kept.jobs.get(claim.job_id).cancel_requested
+
+
 def test_a_job_that_no_worker_took_ends_with_its_window(kept: Stores, look: Look) -> None:
     """Nothing starts in working hours because a worker was missing at night."""
     schedule = kept.schedules.create(make_spec())
@@ -212,6 +228,20 @@ def test_a_paused_schedule_leaves_a_trace(kept: Stores, look: Look) -> None:
     look(at("2026-01-06T01:01+01:00"))
     kept.schedules.resume("nightly")
     look(at("2026-01-06T02:00+01:00"))
+    assert states(kept, schedule) == [("2026-01-06", SKIPPED)]
+    look(at("2026-01-07T01:00+01:00"))
+    assert last(kept, schedule).state is STARTED
+
+
+def test_resumed_just_after_a_due_time_it_waits_for_the_next(kept: Stores, look: Look, clock: Clock) -> None:
+    """A night that was due while the schedule was paused is skipped, also when nobody looked before it was resumed."""
+    schedule = kept.schedules.create(make_spec())
+    desk = ScheduleDesk(kept, Operator(), clock.now)
+    desk.pause("nightly", actor="ops")
+    look(at("2026-01-06T00:59+01:00"))
+    clock.time = at("2026-01-06T01:00:20+01:00")
+    desk.resume("nightly", actor="ops")
+    look()
     assert states(kept, schedule) == [("2026-01-06", SKIPPED)]
     look(at("2026-01-07T01:00+01:00"))
     assert last(kept, schedule).state is STARTED

@@ -44,6 +44,7 @@ def test_names_become_devices_models_and_targets(tmp_path: Path) -> None:
     [
         ("devices: {gpu 0: {device: x}}", "a name has letters"),
         ("targets: {ops: {url: 'file:///etc/passwd', secret_env: X}}", "http:// or https://"),
+        ("targets: {ops: {url: 'http://127.0.0.1:99999', secret_env: X}}", "port out of range"),
         ("models: {a: 3}", "models.a"),
         ("hooks: {}", "hooks"),
         ("- a", "Operator"),

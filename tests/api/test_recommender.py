@@ -98,6 +98,7 @@ def test_what_the_intervals_leave_open_is_told(stores: Stores, recommender: Reco
     assert answer.recommended is not None
     assert answer.recommended.limits[0].is_certain is False
     assert "intervals do not show it for tpot_p99_ms" in answer.why
+    assert "has the most tokens per joule: 2." in recommender.answer(make_query()).why
 
 
 def test_without_a_point_inside_the_nearest_are_told(stores: Stores, recommender: Recommender) -> None:
@@ -107,6 +108,7 @@ def test_without_a_point_inside_the_nearest_are_told(stores: Stores, recommender
     assert answer.recommended is None
     assert [(near.trial, near.missed[0].missed_by) for near in answer.nearest] == [(0, 0.25), (1, 1.5)]
     assert "none is inside tpot_p99_ms <= 8" in answer.why
+    assert f"trial 0 of job {answer.nearest[0].job[:8]}, has" in answer.why
 
 
 def test_an_old_point_is_stale(stores: Stores, recommender: Recommender) -> None:

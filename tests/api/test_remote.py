@@ -114,7 +114,7 @@ def test_schedules_are_kept_at_a_server(main_with: Main, server: str, stores: St
     assert main_with(*at, "show", "nightly").out == main_with("schedules", "show", "nightly").out
     assert main_with(*at, "pause", "nightly").out == "schedule 'nightly' is paused\n"
     assert main_with(*at, "resume", "nightly").out == "schedule 'nightly' is active\n"
-    assert main_with(*at, "run", "nightly").out.startswith("job ")
+    assert main_with(*at, "run", "nightly").out.endswith(f"follow it with: wattfront --server {server} jobs\n")
     assert main_with(*at, "nights", "nightly").out == main_with("schedules", "nights", "nightly").out
     assert main_with(*at, "delete", "nightly").out == "schedule 'nightly' is deleted; its jobs stay\n"
     assert stores.schedules.list(limit=9) == []
@@ -131,6 +131,8 @@ def test_schedules_are_kept_at_a_server(main_with: Main, server: str, stores: St
         (("tune", "--resume", "abcd"), "--resume is 'abcd': that works on the machine of the job alone"),
         (("front", "../../healthz"), "answers 404"),
         (("front", "no-such-job"), "there is no job 'no-such-job'"),
+        (("front", "abcd\udcff"), "there is no job 'abcd?'"),
+        (("tune", *simulated_flags(), "--name", "\udcff"), "is no UTF-8 text"),
         (("tune", "--model", "llama-3.1-8b", "--device", "cpu"), "over HTTP name a simulated device"),
         (("tune", "--model", "llama-3.1-8b", "--sla", "nonsense<=1"), "nonsense"),
     ],
@@ -159,15 +161,31 @@ def test_the_key_comes_from_the_environment_or_a_file(
     monkeypatch.setenv("WATTFRONT_API_KEY", shown)
     refused = main_with("--server", server, "tune", *simulated_flags())
     assert "the key 'ops' has scope read, and this needs tune" in refused.complaint
-    for flags, words in ((("--key-env", "NONE"), "not set"), (("--key-file", tmp_path / "none"), "No such file")):
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    for flags, words in (
+        (("--key-env", "NONE"), "not set"),
+        (("--key-file", tmp_path / "none"), "No such file"),
+        (("--key-file", empty), "it is empty; give a file with a key in it"),
+    ):
         assert words in main_with("--server", server, *flags, "jobs").complaint
     assert "give --server URL too" in main_with("--key-env", "OPS_KEY", "jobs").complaint
 
 
-@pytest.mark.parametrize("url", ["tuning.example.org", "ftp://a", "http://", "http://user:secret@host", "http://[::1"])
-def test_what_is_no_server(main_with: Main, url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("tuning.example.org", "give a URL"),
+        ("ftp://a", "give a URL"),
+        ("http://", "give a URL"),
+        ("http://user:secret@host", "give a URL"),
+        ("http://[::1", "give a URL"),
+        ("http://host:abc", "Invalid port"),
+    ],
+)
+def test_what_is_no_server(main_with: Main, url: str, words: str) -> None:
     """A URL of another kind is refused before anything is asked."""
-    assert f"--server is {url!r}: give a URL" in main_with("--server", url, "jobs").complaint
+    assert f"--server is {url!r}: {words}" in main_with("--server", url, "jobs").complaint
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_a_schedule_is_made_shown_and_deleted(main_with: Main, stores: Stores, j
     assert "nightly 01:00-05:00 Asia/Kolkata" in main_with("schedules", "list").out
     shown = main_with("schedules", "show", schedule.id[:4]).out
     assert shown.count("due: ") == 5
+    assert "grace_s: null\n" in shown
     main_with("schedules", "pause", "llama")
     assert stores.schedules.get("llama").state is ScheduleState.PAUSED
     items = json.loads(main_with("schedules", "list", "--format", "json").out)["items"]

@@ -180,11 +180,12 @@ def test_a_schedule_rests_and_goes_on(client: TestClient, made: dict[str, Any]) 
 
 
 def test_a_run_by_hand_is_recorded(client: TestClient, made: dict[str, Any], stores: Stores) -> None:
-    """It starts a job once for a key; while that waits, another run is skipped and says for which job."""
+    """It starts and notes a job once for a key; while that waits, another run is skipped and says for which job."""
     key = {"idempotency-key": "now"}
     first = client.post("/v1/schedules/llama/run", headers=key)
     assert (first.status_code, first.json()["state"], first.json()["job_state"]) == (201, "started", "queued")
     assert client.post("/v1/schedules/llama/run", headers=key).json() == first.json()
+    assert [entry.action for entry in stores.audit.list(limit=9)].count("schedule.run") == 1
     (job_row,) = stores.jobs.list(limit=9)
     assert (job_row.id, job_row.submitted_by) == (first.json()["job"], "schedule llama")
     found = stores.schedules.get("llama")

@@ -134,6 +134,20 @@ def test_a_notification_arrives_signed(deliveries: DeliveryStore, clock: Clock, 
     assert only(deliveries).state is DeliveryState.DELIVERED
 
 
+def test_an_address_that_the_client_chokes_on_costs_nobody_else(
+    deliveries: DeliveryStore, clock: Clock, target: Receiver
+) -> None:
+    """Sent side by side with it, another delivery arrives once and is noted; the wrong one fails as any other."""
+    for name in ("odd", "ops"):
+        deliveries.add(name, "night/1/finished", BODY)
+    due_at = sender(deliveries, clock, odd="http://xn--a/", ops=f"{target.url}/ok").send_due()
+    assert due_at is not None
+    by_target = {one.target: one for one in deliveries.list(limit=9)}
+    assert (by_target["ops"].state, by_target["odd"].state) == (DeliveryState.DELIVERED, DeliveryState.PENDING)
+    assert by_target["odd"].last_error == "it cannot be sent (InvalidCodepoint); the server's log has more"
+    assert due_at == by_target["odd"].next_attempt_at
+
+
 def test_a_failure_is_tried_again_until_it_is_given_up(
     deliveries: DeliveryStore, clock: Clock, target: Receiver
 ) -> None:
@@ -187,7 +201,7 @@ def test_who_is_not_there_is_told_without_the_address(deliveries: DeliveryStore,
         url = gone.url
     for name in ("gone", "odd"):
         deliveries.add(name, "night/1/finished", BODY)
-    sender(deliveries, clock, gone=url, odd="http://xn--iñvalid-.example:99999/").send_due()
+    sender(deliveries, clock, gone=url, odd="http://xn--iñvalid-.example/").send_due()
     for one in deliveries.list(limit=9):
         assert str(one.last_error).startswith("no connection, or it broke (")
         assert "127.0.0.1" not in str(one.last_error)

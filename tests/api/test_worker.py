@@ -18,6 +18,7 @@ from api.owners import owner_name
 from api.settings import Settings
 from api.stores import Stores, utc_now
 from api.worker import work
+from db.errors import DatabaseBusy
 from db.job import Claim, Job, JobState
 from db.jobs import JobStore
 from engine.errors import CheckpointError
@@ -310,6 +311,27 @@ def test_a_job_waits_for_its_device(
 
     work(stores, settings, should_stop=Stop(), poll_s=0.01, backoff_s=0.01)
     assert seen == [JobState.QUEUED, JobState.FINISHED]
+
+
+def test_a_busy_store_is_no_failed_job(stores: Stores, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that cannot ask for a job says why, waits, and asks again."""
+    waited: list[float | None] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            if len(waited) == 2:
+                self.set()
+            return super().wait(0)
+
+    def busy(*_: object, **__: object) -> None:
+        raise DatabaseBusy("locked")
+
+    monkeypatch.setattr(type(stores.jobs), "claim_next", busy)
+    with structlog.testing.capture_logs() as logs:
+        work(stores, settings, should_stop=Stop(), poll_s=0.01, backoff_s=0.02)
+    assert [(log["event"], log["error"]) for log in logs] == [("store_not_available", "locked")] * 2
+    assert waited == [0.02, 0.02]
 
 
 def dead_owner() -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from db.database import Database
 from db.errors import ScheduleNotFound
@@ -274,6 +276,30 @@ def test_old_nights_keep_their_fronts(
     assert left == {ended[0].id: [8, 16, 16], ended[1].id: [8, 16, 16], ended[2].id: [8, 16, 32, 16]}
     assert [fronts.latest(job.id) for job in ended] == kept
     assert [len(trials.list(job.id)) for job in ended] == [4, 4, 4]
+
+
+def test_old_nights_are_cleared_one_by_one(
+    nights: NightStore,
+    schedule: Schedule,
+    jobs: JobStore,
+    trials: TrialStore,
+    fronts: FrontStore,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each night is a transaction of its own, and those with nothing to remove take no lock: others may write."""
+    for number in range(4):
+        measured(jobs, trials, fronts, decide(nights, schedule, number).job_id)
+    begun: list[int] = []
+    transaction = Database.transaction
+
+    def counted(self: Database) -> AbstractContextManager[Session]:
+        begun.append(1)
+        return transaction(self)
+
+    monkeypatch.setattr(Database, "transaction", counted)
+    assert (nights.prune(schedule.id, 1), len(begun)) == (3, 3)
+    assert (nights.prune(schedule.id, 1), len(begun)) == (0, 3)
 
 
 def test_nights_go_with_their_schedule_and_jobs_stay(

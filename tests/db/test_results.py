@@ -106,13 +106,18 @@ def test_only_points_inside_the_limits_are_results(results: ResultStore, jobs: J
 
 
 def test_a_later_job_takes_the_place_of_an_earlier_one(results: ResultStore, jobs: JobStore) -> None:
-    """Of two jobs that differ in nothing that counts, only the points of the later one are found; both are kept."""
+    """Of two jobs that differ in nothing that counts, a point that both measured is found as the later one saw it.
+
+    What the later one did not measure is found as before, and both jobs keep what they have.
+    """
     first, second = jobs.create(make_request()), jobs.create(make_request(name="again", seed=7))
-    saved(results, first.id, [measured(0, 5.0)])
+    saved(results, first.id, [measured(0, 5.0, max_batch=4), measured(1, 4.0, max_batch=8)])
     later = START + timedelta(hours=1)
-    saved(results, second.id, [measured(0, 3.0, started_at=later, finished_at=later)])
-    assert [one.job_id for one in results.find("smollm2-135m", "auto")] == [second.id]
-    assert [one.tok_per_j for one in results.of_job(first.id)] == [5.0]
+    saved(results, second.id, [measured(0, 3.0, max_batch=4, started_at=later, finished_at=later)])
+    assert [(first.id, 4.0), (second.id, 3.0)] == [
+        (one.job_id, one.tok_per_j) for one in results.find("smollm2-135m", "auto")
+    ]
+    assert [one.tok_per_j for one in results.of_job(first.id)] == [5.0, 4.0]
 
 
 def test_results_that_are_stored_late_do_not_replace_newer_ones(results: ResultStore, jobs: JobStore) -> None:

@@ -89,9 +89,18 @@ def test_a_schedule_is_found_by_name_id_and_start_of_its_id(schedules: ScheduleS
     """A name, an id, or four characters of it lead to the schedule; anything else says what to give."""
     made = schedules.create(make_spec())
     assert [schedules.get(name) for name in ("nightly", made.id, made.id[:4])] == [made] * 3
-    for name in ("nightl", made.id[:3], "%", "____", ""):
+    for name in ("nightl", made.id[:3], "%", "____", "", "night\0", "night\udcff"):
         with pytest.raises(ScheduleNotFound, match="`wattfront schedules list`"):
             schedules.get(name)
+
+
+def test_a_name_cannot_stand_in_for_an_id(schedules: ScheduleStore) -> None:
+    """A schedule that is named like another's id is found by its own id alone, and takes no change from the other."""
+    first = schedules.create(make_spec())
+    second = schedules.create(make_spec(name=first.id))
+    assert [schedules.get(first.id), schedules.get(second.id)] == [first, second]
+    assert (schedules.pause(first.id).spec.name, schedules.get(second.id)) == ("nightly", second)
+    assert schedules.list(limit=9, before=first.id) == []
 
 
 def test_a_start_that_fits_several_names_them(schedules: ScheduleStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,12 @@ def test_names_of_ours_become_ids_that_others_find() -> None:
     }
 
 
+def test_a_name_of_an_operators_file_is_told_to_be_one() -> None:
+    """What `chat-8b` stands for is known to one machine alone, so the export says that something else belongs there."""
+    assert b"model chat-8b is a bare name" in export(make_recipe(engine="embedded", model="chat-8b"), "vllm").content
+    assert b"bare name" not in export(make_recipe(), "vllm").content
+
+
 def test_a_measured_point_has_no_label() -> None:
     """Only simulations and estimates are labelled."""
     assert label_of(make_result({"max_batch": 4}, engine="embedded")) is None
