@@ -25,7 +25,7 @@ from api.export_commands import export, index, recommend
 from api.guard_commands import guard, restore
 from api.job_commands import cancel, front, jobs
 from api.keys_commands import audit, keys
-from api.logs import LogFormat, configure_logs
+from api.logs import configure_logs
 from api.meter_commands import measure, watch
 from api.place import use_server
 from api.schedule_commands import schedules
@@ -141,7 +141,7 @@ def serve(settings: Settings, host: str | None, port: int | None, database_url: 
     require_keys(stores.keys, settings)
     require_free_port(settings)
     app = create_app(stores, settings)
-    _say(settings, f"serving at {url_of(settings)}; Ctrl-C stops")
+    _say(f"serving at {url_of(settings)}; Ctrl-C stops")
     serve_until_stopped(app, settings)
 
 
@@ -158,7 +158,7 @@ def worker(settings: Settings, takes: tuple[str, ...], database_url: str | None)
     tracer = open_tracer("worker")
     stores = _stores(_with_database(settings, database_url))
     stop = threading.Event()
-    _say(settings, f"waiting for jobs on {', '.join(takes) or 'every device'}; Ctrl-C stops after the running window")
+    _say(f"waiting for jobs on {', '.join(takes) or 'every device'}; Ctrl-C stops after the running window")
     signals = iter((stop.set, _interrupt))  # from the third on they change nothing: the end must not be cut short
     _on_signals(lambda: next(signals, lambda: None)())
     try:
@@ -250,9 +250,9 @@ def _at(settings: Settings, host: str | None, port: int | None) -> Settings:
     return settings.model_copy(update={"host": host or settings.host, "port": settings.port if port is None else port})
 
 
-def _say(settings: Settings, words: str) -> None:
-    """Tell whoever started a process that it runs; where lines are for machines, the log does."""
-    if settings.log_format is LogFormat.CONSOLE:
+def _say(words: str) -> None:
+    """Tell whoever sits at a terminal that the process runs; elsewhere `-v` logs what happens."""
+    if sys.stderr.isatty():
         print(words, file=sys.stderr, flush=True)
 
 

@@ -22,6 +22,7 @@ TuneRequest -> SearchSpace -> OperatingPoint -> measure -> Measurement -> Trial 
 - aggregates: all windows of a point as one observation (pure)
 - finalists: which points are measured again after screening, and in which order (pure)
 - quality: what a precision costs in output quality, from scores of a sample (pure)
+- tasks, lm_tasks: tasks with known answers for that, and those of lm-eval; the only `import lm_eval`
 - gauge: measure that once against the widest precision, remember it, reuse it
 - objectives: a measurement as objective values and limit violations
 - search: ask, measure, tell, stop
@@ -30,6 +31,7 @@ TuneRequest -> SearchSpace -> OperatingPoint -> measure -> Measurement -> Trial 
 - evidence, grid: what trials showed, and the space, as arrays
 - pruning: points that cannot matter (pure)
 - physics, surrogate: what trials say of other points, by bytes and joules and by statistics (pure)
+- occupancy: how much of a batch will be filled, where that was not measured (pure)
 - acquisition: expected gain of the front per device-second (pure)
 - trial: a point with its outcome
 - budget: what trials took of a budget, and whether that is a reason to stop (pure)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from api.errors import UsageError
+from api.logs import LogFormat
 from api.settings import Settings, load_settings
 from tests.db.factories import REPOSITORY
 
@@ -36,6 +37,14 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "CACHE_DIR": "/tmp/cache",
         "HOST": "localhost",
         "PORT": "9000",
+        "ALLOWED_HOSTS": "tuning.example.org",
+        "TRUSTED_PROXIES": "10.0.0.1",
+        "RATE_LIMIT_READS_PER_S": "5",
+        "RATE_LIMIT_WRITES_PER_S": "0.5",
+        "METRICS_OPEN": "true",
+        "NIGHTLY": "false",
+        "OPERATOR_FILE": "/tmp/operator.yaml",
+        "LOG_FORMAT": "json",
         "ALLOW_DEVICE_CONTROL": "true",
         "STATE_DIR": "/tmp/state",
         "GUARD_SOCKET": "/tmp/guard.sock",
@@ -53,6 +62,14 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
             cache_dir=Path("/tmp/cache"),
             host="localhost",
             port=9000,
+            allowed_hosts="tuning.example.org",
+            trusted_proxies="10.0.0.1",
+            rate_limit_reads_per_s=5.0,
+            rate_limit_writes_per_s=0.5,
+            metrics_open=True,
+            nightly=False,
+            operator_file=Path("/tmp/operator.yaml"),
+            log_format=LogFormat.JSON,
             allow_device_control=True,
             state_dir=Path("/tmp/state"),
             guard_socket=Path("/tmp/guard.sock"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -123,7 +124,8 @@ class TestSqliteFile:
     """What only a file can suffer from."""
 
     @pytest.fixture(params=["sqlite"])
-    def database_url(self, tmp_path: Path) -> str:
+    def database_url(self, migrated_file: Path, tmp_path: Path) -> str:
+        shutil.copy(migrated_file, tmp_path / "wattfront.db")
         return f"sqlite:///{tmp_path}/wattfront.db"
 
     def test_every_connection_is_prepared(self, database: Database) -> None:
