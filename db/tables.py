@@ -186,7 +186,8 @@ class TrialRow(Base):
         UniqueConstraint("job_id", "number", "attempt"),
         _one_of("state", TrialState),
         _one_of("role", TrialRole),
-        Index(None, "job_id", "state"),
+        # With the time: whether a front misses a trial that ended later is answered by the index alone.
+        Index(None, "job_id", "state", "finished_at"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)

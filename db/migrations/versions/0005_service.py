@@ -203,6 +203,9 @@ def upgrade() -> None:
         batch.drop_index(op.f("ix_jobs_state_seq"))
         batch.create_index(op.f("ix_jobs_model_device_seq"), ["model", "device", "seq"])
         batch.create_index(op.f("ix_jobs_state_priority_seq"), ["state", "priority", "seq"])
+    with op.batch_alter_table("trials") as batch:
+        batch.drop_index(op.f("ix_trials_job_id_state"))
+        batch.create_index(op.f("ix_trials_job_id_state_finished_at"), ["job_id", "state", "finished_at"])
     _fill_jobs()
     with op.batch_alter_table("jobs") as batch:
         batch.alter_column("model", existing_type=sa.String(300), nullable=False)
@@ -229,6 +232,9 @@ def _fill_jobs() -> None:
 
 
 def downgrade() -> None:
+    with op.batch_alter_table("trials") as batch:
+        batch.drop_index(op.f("ix_trials_job_id_state_finished_at"))
+        batch.create_index(op.f("ix_trials_job_id_state"), ["job_id", "state"])
     with op.batch_alter_table("jobs") as batch:
         batch.drop_index(op.f("ix_jobs_state_priority_seq"))
         batch.drop_index(op.f("ix_jobs_model_device_seq"))
