@@ -11,8 +11,9 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from api.access import actor_of, needs
-from api.bodies import JSON_MEDIA, read_json
+from api.bodies import read_json
 from api.calendar_rules import due_after, rule_of
+from api.document_bodies import body_of
 from api.errors import KeyTaken, Refusal
 from api.operator_file import Operator
 from api.routes.stores_of import StoresDep
@@ -54,21 +55,6 @@ ScheduleName = Annotated[str, Path(pattern=_NAME, description="its name, its id,
 Key = Annotated[str | None, Header(description="the same key and request again change nothing more")]
 
 
-def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema with its blocks in their places: in the document, references would lead elsewhere."""
-    if isinstance(node, dict):
-        if "$ref" in node:
-            return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
-        return {name: _inlined(inner, definitions) for name, inner in node.items() if name != "$defs"}
-    return [_inlined(inner, definitions) for inner in node] if isinstance(node, list) else node
-
-
-def _body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
-    """Return what a body looks like, for the OpenAPI document: it is read by hand, in bounds."""
-    media = {"schema": _inlined(schema, schema["$defs"]), "example": example}
-    return {"requestBody": {"required": True, "content": {JSON_MEDIA: media}}}
-
-
 def _problems(*kinds: type[Refusal]) -> dict[int | str, dict[str, Any]]:
     return {kind.status: {"description": kind.title} for kind in kinds}
 
@@ -96,7 +82,7 @@ def list_schedules(
 @router.post(
     "",
     status_code=201,
-    openapi_extra=_body(ScheduleIn.model_json_schema(), _EXAMPLE),
+    openapi_extra=body_of(ScheduleIn.model_json_schema(), _EXAMPLE),
     responses=_CREATED,
     dependencies=[needs(Scope.TUNE)],
 )
@@ -127,7 +113,7 @@ def get_schedule(schedule: ScheduleName, response: Response, stores: StoresDep) 
 
 @router.patch(
     "/{schedule}",
-    openapi_extra=_body(ScheduleChangeIn.model_json_schema(), {"nightly": {"start": "02:00", "end": "06:00"}}),
+    openapi_extra=body_of(ScheduleChangeIn.model_json_schema(), {"nightly": {"start": "02:00", "end": "06:00"}}),
     responses=_CHANGED,
     dependencies=[needs(Scope.TUNE)],
 )

@@ -9,7 +9,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import schemas
 from api.access import actor_of, needs
-from api.bodies import JSON_MEDIA, read_json
+from api.bodies import read_json
+from api.document_bodies import body_of
 from api.records import job_out
 from api.routes.stores_of import StoresDep
 from api.stores import utc_now
@@ -19,26 +20,15 @@ from db.service import Scope
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
-def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema with its blocks in their places: in the document, references would lead elsewhere."""
-    if isinstance(node, dict):
-        if "$ref" in node:
-            return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
-        return {name: _inlined(inner, definitions) for name, inner in node.items() if name != "$defs"}
-    return [_inlined(inner, definitions) for inner in node] if isinstance(node, list) else node
-
-
 def _job_schema() -> dict[str, Any]:
     """Return what a posted job looks like, for the OpenAPI document: the body is read by hand, in bounds."""
-    schema = PostedJob.model_json_schema()
     example = {
         "model": "llama-3.1-8b",
         "device": "simulated:h100-sxm",
         "sla": {"ttft_p99_ms": 500, "tpot_p99_ms": 30},
         "budget": {"trials": 60},
     }
-    media = {"schema": _inlined(schema, schema["$defs"]), "example": example}
-    return {"requestBody": {"required": True, "content": {JSON_MEDIA: media}}}
+    return body_of(PostedJob.model_json_schema(), example)
 
 
 def _post_answers() -> dict[int | str, dict[str, Any]]:
