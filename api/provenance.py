@@ -69,7 +69,7 @@ def _of_conditions(before: Provenance, after: Provenance) -> Iterator[Provenance
     if limits is not None and limits[0] != limits[1]:
         yield _changed("power_limit", "the power limit", f"{limits[0]:g} W", f"{limits[1]:g} W")
     for event in sorted(_events(before) | _events(after)):
-        shares = _medians(before, after, lambda one, event=event: dict(one.event_shares).get(event, 0.0))  # type: ignore[misc]
+        shares = _medians(before, after, _share_of(event))
         if shares is not None and abs(shares[1] - shares[0]) >= MIN_EVENT_SHARE:
             words = f"the share of time under the clock event {event}"
             yield _changed(f"clock_event:{event}", words, f"{shares[0]:.0%}", f"{shares[1]:.0%}")
@@ -79,6 +79,11 @@ def _of_conditions(before: Provenance, after: Provenance) -> Iterator[Provenance
     clocks = _medians(before, after, lambda one: one.mean_clock_mhz)
     if clocks is not None and abs(clocks[1] - clocks[0]) >= MIN_CLOCK_SHARE * clocks[0]:
         yield _changed("clock", "the mean clock at the same settings", f"{clocks[0]:.0f} MHz", f"{clocks[1]:.0f} MHz")
+
+
+def _share_of(event: str) -> Figure:
+    """Return the figure that is a clock event's share of the time."""
+    return lambda one: dict(one.event_shares).get(event, 0.0)
 
 
 def _medians(before: Provenance, after: Provenance, figure: Figure) -> tuple[float, float] | None:

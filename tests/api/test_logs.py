@@ -22,11 +22,16 @@ def test_every_line_is_a_json_object_with_its_job(capfd: pytest.CaptureFixture[s
     configure_logs(LogFormat.JSON, is_verbose=True)
     with structlog.contextvars.bound_contextvars(job="abc", trial=3):
         structlog.get_logger().info("trial_finished", state="complete")
-        logging.getLogger("some.library").warning("disk %s", "full")
+        logging.getLogger("uvicorn.error").warning("disk %s", "full")
     ours, theirs = lines(capfd)
     expected = {"job": "abc", "trial": 3, "event": "trial_finished", "level": "info", "state": "complete"}
     assert expected.items() <= ours.items()
-    assert {"job": "abc", "event": "disk full", "level": "warning", "logger": "some.library"}.items() <= theirs.items()
+    assert {
+        "job": "abc",
+        "event": "disk full",
+        "level": "warning",
+        "logger": "uvicorn.error",
+    }.items() <= theirs.items()
     assert str(ours["timestamp"]).endswith("Z")
 
 
@@ -46,7 +51,7 @@ def test_without_verbose_only_warnings_are_told(capfd: pytest.CaptureFixture[str
     """What merely happens is left out, of libraries too."""
     configure_logs(LogFormat.CONSOLE, is_verbose=False)
     structlog.get_logger().info("job_started")
-    logging.getLogger("some.library").info("hello")
+    logging.getLogger("uvicorn.error").info("hello")
     structlog.get_logger().warning("lease_lost")
     err = capfd.readouterr().err
     assert "lease_lost" in err

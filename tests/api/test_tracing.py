@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from api.errors import UsageError
 from api.tracing import Tracer, open_tracer
@@ -27,17 +30,15 @@ def test_an_endpoint_without_the_packages_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_spans_nest_and_carry_what_was_noted() -> None:
     """A trial's span lies in its job's, with attributes that are known; an error is noted and goes on."""
-    sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `otel` is not installed")
-    export = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-    simple = pytest.importorskip("opentelemetry.sdk.trace.export").SimpleSpanProcessor
-    exporter, provider = export.InMemorySpanExporter(), sdk.TracerProvider()
-    provider.add_span_processor(simple(exporter))
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = Tracer(provider.get_tracer("wattfront"))
     with pytest.raises(RuntimeError, match="died"):
         _job_that_dies(tracer)
     trial, job = exporter.get_finished_spans()
-    assert dict(trial.attributes) == {"wattfront.trial": 1, "wattfront.state": "complete"}
-    assert dict(job.attributes) == {"wattfront.job": "abc"}
+    assert dict(trial.attributes or {}) == {"wattfront.trial": 1, "wattfront.state": "complete"}
+    assert dict(job.attributes or {}) == {"wattfront.job": "abc"}
+    assert trial.parent is not None
     assert trial.parent.span_id == job.context.span_id
     assert not job.status.is_ok
 

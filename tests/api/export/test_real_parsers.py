@@ -20,8 +20,8 @@ from tests.api.export.making import command_of, recipes
 
 @pytest.fixture(scope="module")
 def vllm_parser() -> Any:
-    serve = pytest.importorskip("vllm.entrypoints.cli.serve")
-    parsers = pytest.importorskip("vllm.utils.argparse_utils")
+    serve = pytest.importorskip("vllm.entrypoints.cli.serve", reason="vLLM is not installed")
+    parsers = pytest.importorskip("vllm.utils.argparse_utils", reason="vLLM is not installed")
     root = parsers.FlexibleArgumentParser()
     serve.ServeSubcommand().subparser_init(root.add_subparsers())
     return root
@@ -29,7 +29,7 @@ def vllm_parser() -> Any:
 
 @pytest.fixture(scope="module")
 def sglang_parser() -> argparse.ArgumentParser:
-    server_args = pytest.importorskip("sglang.srt.server_args")
+    server_args = pytest.importorskip("sglang.srt.server_args", reason="SGLang is not installed")
     parser = argparse.ArgumentParser()
     server_args.ServerArgs.add_cli_args(parser)
     return parser
@@ -65,7 +65,7 @@ def test_sglang_takes_its_command(sglang_parser: argparse.ArgumentParser, recipe
 @settings(max_examples=10, deadline=None)
 def test_dynamo_takes_its_workers_arguments(recipe: Recipe) -> None:
     """Dynamo's vLLM worker itself parses what the manifest passes to it."""
-    arguments = pytest.importorskip("dynamo.vllm.args")
+    arguments = pytest.importorskip("dynamo.vllm.args", reason="Dynamo is not installed")
     for component in yaml.safe_load(dynamo.render(recipe))["spec"]["components"][1:]:
         words = component["podTemplate"]["spec"]["containers"][0]["args"]
         config, seen = arguments._parse_cli_args(words)
