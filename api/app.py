@@ -12,7 +12,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 
-from api import page
 from api.access import Access, KeyRing
 from api.document import document
 from api.event_streams import EventStreams
@@ -23,6 +22,7 @@ from api.metrics import Metrics, RequestTimes
 from api.night_keeper import NightKeeper
 from api.nightly import Nightly
 from api.operator_file import Operator, load_operator
+from api.pages.routers import ROUTERS as PAGES
 from api.problems import add_problem_handlers
 from api.recommender import Recommender
 from api.routes import (
@@ -69,7 +69,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     health.router,
     metrics.router,
     login.router,
-    page.router,
+    *PAGES,
 )
 
 

@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from api.access import COOKIE, LOGIN_PATH, KeyRing
 from api.bodies import read_body
 from api.errors import NotFormMedia, Refusal
-from api.page import templates
+from api.pages.rendering import templates
 
 router = APIRouter(include_in_schema=False)
 

@@ -1,7 +1,4 @@
-"""The web view: jobs and devices, and one job with its front. Server-rendered; every text is escaped by Jinja2.
-
-Every page says which devices are blocked because what was found on them could not be put back.
-"""
+"""`/jobs/{job}`: one job: its front, its trials, what they were measured with."""
 
 from __future__ import annotations
 
@@ -10,44 +7,23 @@ from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
-from fastapi.templating import Jinja2Templates
-from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api import schemas
 from api.explanation import Explanations
 from api.explanation_schemas import ExplanationOut
-from api.front_words import interval_notes, miss_words, tied_words
-from api.plot import Dot, Scatter, scatter
-from api.quality_words import quality_words
-from api.records import device_out, front_out, job_out, trial_out
+from api.front_words import interval_notes
+from api.pages.rendering import page
+from api.plot.scatter import Dot, Scatter, scatter
+from api.records import front_out, job_out, trial_out
 from api.routes.stores_of import StoresDep
-from api.stores import Stores, utc_now
-from db.device import ControlState
+from api.stores import utc_now
 from db.job import Job
-from probes.settings import DEVICE_KNOBS
 from tuner.aggregates import Aggregated, aggregated
 from tuner.pareto import Front, FrontPoint, points_of
 from tuner.point import OperatingPoint
 from tuner.trial import Trial, TrialState
 
 router = APIRouter(include_in_schema=False)
-templates = Jinja2Templates(
-    env=Environment(loader=PackageLoader("api", "templates"), autoescape=select_autoescape(["html", "svg"]))
-)
-
-templates.env.filters["tied_words"] = tied_words
-templates.env.filters["miss_words"] = miss_words
-templates.env.filters["quality_words"] = quality_words
-
-MAX_JOBS = 100
-
-
-@router.get("/", response_class=HTMLResponse)
-def index(request: Request, stores: StoresDep) -> HTMLResponse:
-    """List the jobs, newest first, and the devices that jobs ran on."""
-    now = utc_now()
-    jobs = [job_out(job, now) for job in stores.jobs.list(limit=MAX_JOBS)]
-    return _page(request, stores, "jobs.html", {"jobs": jobs, "max_jobs": MAX_JOBS, "knobs": DEVICE_KNOBS})
 
 
 @router.get("/jobs/{job_id}", response_class=HTMLResponse)
@@ -57,14 +33,7 @@ def job_page(request: Request, job_id: str, stores: StoresDep) -> HTMLResponse:
     trials = stores.trials.list(job.id)
     front = stores.front(job)
     explanation = cast(Explanations, request.app.state.explanations).of(job, lambda: trials)
-    return _page(request, stores, "job.html", _job_context(job, trials, front, explanation))
-
-
-def _page(request: Request, stores: Stores, name: str, context: dict[str, Any]) -> HTMLResponse:
-    """Fill in a template, with what stands on every page."""
-    devices = [device_out(device) for device in stores.devices.list()]
-    blocked = [device for device in devices if device.control_state == ControlState.RESTORE_FAILED]
-    return templates.TemplateResponse(request, name, {"devices": devices, "blocked": blocked, **context})
+    return page(request, stores, "job.html", _job_context(job, trials, front, explanation))
 
 
 def _job_context(job: Job, trials: Sequence[Trial], front: Front, explanation: ExplanationOut) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from api.plot import Dot, scatter
+from api.plot.scatter import Dot, scatter
 
 #: From a millionth to a thousand million.
 POSITIVE = st.builds(lambda digits, power: digits * 10.0**power, st.integers(1, 999), st.integers(-6, 6))

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.page import MAX_JOBS
+from api.pages.overview import MAX_JOBS
 from api.stores import Stores
 from db.job import JobState
 from probes.device import Method, Scope

@@ -1,0 +1,1 @@
+"""The web view: server-rendered pages, one module each."""

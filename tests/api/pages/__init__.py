@@ -1,0 +1,1 @@
+"""Tests of api/pages, and of the pages in a browser."""
