@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from api.bodies import require_own_origin
+from api.browsers import wants_page
 from api.errors import KeyNeeded, ScopeTooSmall, UsageError
 from api.limits import HEALTH_PATHS, SAFE_METHODS, RateLimits
 from api.settings import Settings
@@ -38,8 +39,6 @@ LOGIN_PATH = "/login"
 _OPEN_PATHS = (*HEALTH_PATHS, LOGIN_PATH, "/logout")
 _OPEN_FOLDER = "/static/"
 _METRICS_PATH = "/metrics"
-#: For programs: they get a problem where a browser gets the form.
-_PROGRAM_PATHS = ("/v1/", "/openapi.json", _METRICS_PATH)
 #: How long what the database said of a key is believed: so long may a revoked key still be used.
 BELIEVED_S = 3.0
 #: Keys that are remembered, wrong ones included; of more, wrong ones are forgotten.
@@ -140,7 +139,7 @@ class Access:
             if key is None:
                 if not is_new:
                     self._limits.take(address, method)
-                await self._refuse(asked, method)(scope, receive, send)
+                await self._refuse(asked)(scope, receive, send)
                 return
         self._limits.take(address if key is None else f"key {key.name!r}", method)
         if method not in SAFE_METHODS:
@@ -152,12 +151,10 @@ class Access:
     def _is_needed_at(self, path: str) -> bool:
         return path not in self._open_paths and not path.startswith(_OPEN_FOLDER)
 
-    def _refuse(self, asked: HTTPConnection, method: str) -> RedirectResponse:
+    def _refuse(self, asked: HTTPConnection) -> RedirectResponse:
         """Send a browser to the form. Raises KeyNeeded for everybody else."""
-        path = asked.url.path
-        wants_page = "text/html" in asked.headers.get("accept", "") and not path.startswith(_PROGRAM_PATHS)
-        if method in SAFE_METHODS and wants_page:
-            return RedirectResponse(f"{LOGIN_PATH}?next={quote(path)}", status_code=303)
+        if wants_page(asked):
+            return RedirectResponse(f"{LOGIN_PATH}?next={quote(asked.url.path)}", status_code=303)
         is_shown = "authorization" in asked.headers or COOKIE in asked.cookies
         problem = "the key is wrong, revoked or expired" if is_shown else "no key was sent"
         raise KeyNeeded(

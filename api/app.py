@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -16,6 +17,7 @@ from api.access import Access, KeyRing
 from api.document import document
 from api.event_streams import EventStreams
 from api.explanation import Explanations
+from api.figure_answers import FigureAnswers
 from api.front_answers import FrontAnswers
 from api.limits import Bounds, Envelope, RateLimits
 from api.metrics import Metrics, RequestTimes
@@ -23,17 +25,23 @@ from api.night_keeper import NightKeeper
 from api.nightly import Nightly
 from api.operator_file import Operator, load_operator
 from api.pages.routers import ROUTERS as PAGES
+from api.plot.bundle import Bundle, warm
 from api.problems import add_problem_handlers
 from api.recommender import Recommender
 from api.routes import (
     audit,
+    calendars,
     deliveries,
     devices,
     engines,
+    estimates,
     events,
     exports,
+    figures,
+    front_pictures,
     fronts,
     health,
+    job_details,
     jobs,
     login,
     metrics,
@@ -55,11 +63,16 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     submissions.router,
+    estimates.router,
     fronts.router,
+    figures.router,
+    job_details.router,
+    front_pictures.router,
     events.router,
     exports.router,
     recommendations.router,
     schedules.router,
+    calendars.router,
     devices.router,
     engines.router,
     models.router,
@@ -93,9 +106,13 @@ def create_app(stores: Stores, settings: Settings | None = None) -> FastAPI:
     app.state.operator = load_operator(settings.operator_file)
     app.state.submissions = Submissions(stores, app.state.operator)
     app.state.front_answers = FrontAnswers(stores)
+    app.state.figure_answers = FigureAnswers(stores, app.state.front_answers)
     app.state.event_streams = EventStreams(stores)
+    app.state.readiness = health.Readiness(stores.database)
     app.state.metrics = Metrics(stores, lambda: app.state.event_streams.num_followers)
     app.state.explanations = Explanations()
+    app.state.bundle = Bundle(settings.cache_dir)
+    app.state.drawing = asyncio.Semaphore(1)
     app.state.uploads = Uploads()
     app.state.ring = KeyRing(stores.keys)
     app.state.recommender = Recommender(stores, utc_now)
@@ -112,12 +129,14 @@ def create_app(stores: Stores, settings: Settings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Keep the nights of schedules for as long as the service runs."""
+    """Keep the nights of schedules for as long as the service runs, and make ready what the first chart needs."""
     if app.state.nightly is not None:
         app.state.nightly.start()
+    warm(app.state.bundle)
     try:
         yield
     finally:
+        app.state.bundle.close()
         if app.state.nightly is not None:
             await run_in_threadpool(app.state.nightly.stop)
 

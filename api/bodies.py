@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from api.complaints import shown
 from api.errors import BodyTooLarge, ForeignOrigin, NotJson, NotJsonMedia, Refusal
@@ -50,12 +50,15 @@ def require_own_origin(request: HTTPConnection) -> None:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return a body, read no further than it may be long. Raises BodyTooLarge."""
+    """Return a body, read no further than it may be long. Raises BodyTooLarge, NotJson for half a body."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise BodyTooLarge(f"the body is larger than {max_bytes} bytes; send less")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise BodyTooLarge(f"the body is larger than {max_bytes} bytes; send less")
+    except ClientDisconnect as error:  # as a page does that asks anew while somebody types: nothing is wrong here
+        raise NotJson("the connection ended before the body did; send it again") from error
     return bytes(body)
 
 

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 the job failed, 2 bad input (the message names field, valu
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -131,6 +132,7 @@ def doctor(settings: Settings, database_url: str | None) -> None:
 @click.pass_obj
 def serve(settings: Settings, host: str | None, port: int | None, database_url: str | None) -> None:
     """Serve the page and the REST interface."""
+    gc.disable()  # what is loaded from here on stays: looking through it again and again takes a tenth of the start
     from api.access import require_keys
     from api.app import create_app
     from api.serving import serve_until_stopped
@@ -141,6 +143,8 @@ def serve(settings: Settings, host: str | None, port: int | None, database_url: 
     require_keys(stores.keys, settings)
     require_free_port(settings)
     app = create_app(stores, settings)
+    gc.freeze()
+    gc.enable()
     _say(f"serving at {url_of(settings)}; Ctrl-C stops")
     serve_until_stopped(app, settings)
 

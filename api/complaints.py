@@ -13,16 +13,38 @@ from pydantic import BaseModel, ValidationError
 
 from api.job_schemas import JobIn
 
+#: Of a sentence about what somebody sent.
+MAX_CHARACTERS = 1_000
+#: A form has fewer fields; what is wrong in a thousand places is not read to its end.
+_MAX_COMPLAINTS = 20
+
 
 def complaint_of(error: ValidationError, model: type[BaseModel] = JobIn, *, what: str = "a job") -> tuple[str, str]:
     """Return the dotted name of the first field of `model` that is wrong, and the sentence about it.
 
     `what` is the whole in words, for what stands at its top.
     """
-    first = error.errors()[0]
-    parts = [part for part in first["loc"] if not _is_union_member(part)]
+    return _complaint(error.errors()[0], model, what)
+
+
+def complaints_of(error: ValidationError, model: type[BaseModel], *, what: str = "a job") -> dict[str, str]:
+    """Return the sentence about each field that is wrong, by its dotted name, in the order of `complaint_of`."""
+    found: dict[str, str] = {}
+    for one in error.errors()[:_MAX_COMPLAINTS]:
+        dotted, words = _complaint(one, model, what)
+        found.setdefault(dotted, words)  # a value that fits no member of a union is complained of by each
+    return found
+
+
+def cut(words: str, most: int = MAX_CHARACTERS) -> str:
+    """Return a sentence, or its beginning where somebody sent a megabyte that it quotes."""
+    return f"{words[: most - 3]}..." if len(words) > most else words
+
+
+def _complaint(one: Any, model: type[BaseModel], what: str) -> tuple[str, str]:
+    parts = [part for part in one["loc"] if not _is_union_member(part)]
     dotted = ".".join(str(part) for part in parts)
-    return dotted, _words(dotted, first, _fields_at(model, parts[:-1]), what)
+    return dotted, _words(dotted, one, _fields_at(model, parts[:-1]), what)
 
 
 def shown(value: object) -> str:

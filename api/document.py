@@ -45,6 +45,15 @@ _PROBLEM: dict[str, Any] = {
         "title": {"type": "string"},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
         "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "description": "which fields of the body are wrong, each with its sentence, where that is known",
+            "items": {
+                "type": "object",
+                "required": ["field", "detail"],
+                "properties": {"field": {"type": "string"}, "detail": {"type": "string"}},
+            },
+        },
     },
 }
 #: What no path and no query may hold; see `api.limits`.

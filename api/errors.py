@@ -5,8 +5,10 @@ Those that only a caller over HTTP can get wrong, `Refusal` and its kinds, carry
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from api.complaints import cut
 from db.errors import StoreError
 from engine.errors import CheckpointError, InvalidSettings, UnknownModel
 from probes.errors import ProbeError
@@ -34,6 +36,18 @@ class Refusal(UsageError):
     def members(self) -> dict[str, Any]:
         """Return what the problem says in fields of its own, beside its sentence."""
         return {}
+
+
+class WrongFields(Refusal):
+    """Correct the fields that `errors` names, each with a sentence; the message is the first of them."""
+
+    def __init__(self, complaints: Mapping[str, str]) -> None:
+        super().__init__(next(iter(complaints.values())))
+        self._complaints = dict(complaints)
+
+    def members(self) -> dict[str, Any]:
+        """Return every complaint with the field that it is of."""
+        return {"errors": [{"field": cut(field), "detail": cut(words)} for field, words in self._complaints.items()]}
 
 
 class NotJson(Refusal):

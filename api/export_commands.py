@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -77,6 +78,8 @@ def export(
 
     What that program has no words for stands in comments above, as does a label where nothing was measured.
     """
+    if output is None and FORMS[form].suffix == ".zip" and is_terminal():
+        raise UsageError(f"--form {form} is a ZIP file, which a terminal cannot show; name a file with --output")
     made = place(settings, database_url).export(job, form, point)
     if output is None:
         click.echo(made, nl=False)
@@ -86,6 +89,11 @@ def export(
     except OSError as error:
         raise UsageError(f"--output is {str(output)!r}: {error.strerror}; name a file that can be written") from error
     click.echo(f"written: {output}")
+
+
+def is_terminal() -> bool:
+    """Return whether what is printed is shown to a person."""
+    return sys.stdout.isatty()
 
 
 @click.command()

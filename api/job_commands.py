@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 from rich.console import Console
 
 from api.place import place
+from api.plot.theme import SCHEMES, Scheme
 from api.settings import Settings
 from db.job import ENDED
 
@@ -18,13 +20,25 @@ _database_option = click.option("--database", "database_url", metavar="URL", hel
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True,
               help="How to print it; json has everything that was measured.")  # fmt: skip
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Draw it instead, into a file that ends in .png or .svg.")  # fmt: skip
+@click.option("--scheme", type=click.Choice(SCHEMES), default="light", show_default=True,
+              help="Ground of that picture.")  # fmt: skip
 @_database_option
 @click.pass_obj
-def front(settings: Settings, job: str, form: str, database_url: str | None) -> None:
+def front(
+    settings: Settings, job: str, form: str, plot: Path | None, scheme: Scheme, database_url: str | None
+) -> None:  # fmt: skip
     """Print a job's Pareto front, fastest point first. JOB is an id or its first characters."""
     from api.console import front_csv, print_front
+    from api.plot_command import write_picture
 
-    shown = place(settings, database_url).front(job)
+    asked = place(settings, database_url)
+    if plot is not None:
+        write_picture(asked, job, plot, scheme)
+        click.echo(f"drawn: {plot}")
+        return
+    shown = asked.front(job)
     if form == "json":
         click.echo(shown.model_dump_json(indent=2))
     elif form == "csv":

@@ -156,7 +156,7 @@ class _Run:
         trials = stores.trials.history(job.id)
         front = front_of(trials, job.request.latency_metric, created_at=utc_now(), request=job.request)
         if trials:
-            stores.fronts.save(job.id, front, front_document(job, front, trials))
+            stores.fronts.save(job.id, front, front_document(job, front, trials), claim=claim)
         if cut.because == "stopped":
             self._leave(is_requeued=is_requeued)
         elif cut.because == "cancelled":
@@ -177,7 +177,8 @@ class _Run:
         with contextlib.suppress(StoreError):  # the error that brought us here is the one to tell
             if trials := self._stores.trials.history(job.id):
                 front = front_of(trials, job.request.latency_metric, created_at=utc_now(), request=job.request)
-                self._stores.fronts.save(job.id, front, front_document(job, front, trials))
+                document = front_document(job, front, trials)
+                self._stores.fronts.save(job.id, front, document, claim=self._claim)
             self._leave(is_requeued=is_requeued, why=why)
 
     def fail(self, because: str, message: str) -> None:

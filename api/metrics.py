@@ -21,6 +21,7 @@ from api.stores import Stores
 from db.counts import CountStore
 from db.errors import StoreError
 from db.job import JobState
+from db.service import DeliveryState
 from tuner.trial import TrialState
 
 #: Figures of the database are at most so old.
@@ -70,6 +71,7 @@ class StoredFigures(Collector):
         self._queue_s = _Fresh(counts.oldest_queued_s, COUNTS_FRESH_S, clock)
         self._workers = _Fresh(lambda: counts.workers(WORKER_SEEN_S), COUNTS_FRESH_S, clock)
         self._nights = _Fresh(lambda: counts.nights(NIGHT_S), COUNTS_FRESH_S, clock)
+        self._deliveries = _Fresh(counts.deliveries, COUNTS_FRESH_S, clock)
         self._trials = _Fresh(counts.trials, TRIALS_FRESH_S, clock)
 
     def describe(self) -> list[Metric]:
@@ -104,6 +106,8 @@ class StoredFigures(Collector):
         yield GaugeMetricFamily("wattfront_workers", "Workers that gave a sign of life lately.", self._workers())
         about = "Nights that were due within a day, by what became of them."
         yield _by("outcome", "wattfront_nights", about, NIGHT_OUTCOMES, self._nights())
+        about = "Notifications by how far they are; those that were delivered until they are pruned."
+        yield _by("state", "wattfront_deliveries", about, [*DeliveryState], self._deliveries())
 
 
 class RequestTimes:

@@ -25,8 +25,9 @@ log = structlog.get_logger(__name__)
 #: Between looks when nothing is known to be due: for schedules that another server was told of, and clocks that jump.
 SAFETY_NET_S = 60
 _SAFETY_NET, _NEXT_DUE = "safety net", "next due"
-#: A look that comes late is better than none, and of several one is enough.
-_JOB_DEFAULTS = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+#: A look that comes late is better than none, and of several one is enough. With one thread a second one waits for the
+#: first: what it was woken for may be newer than what the first one saw.
+_JOB_DEFAULTS = {"coalesce": True, "max_instances": 2, "misfire_grace_time": None}
 
 
 class Nightly:

@@ -18,6 +18,8 @@ from api.settings import Settings
 
 if TYPE_CHECKING:  # what a command needs is imported when it runs
     from api.explanation_schemas import ExplanationOut
+    from api.plot.render import Form
+    from api.plot.theme import Scheme
     from api.recommend_schemas import RecommendationOut, RecommendationQuery
     from api.remote import Remote
     from api.schedule_desk import ScheduleDesk
@@ -46,6 +48,10 @@ class Place(Protocol):
 
     def front(self, job: str) -> schemas.FrontOut:
         """Return a job's front as it is now."""
+        ...
+
+    def picture(self, job: str, form: Form, scheme: Scheme) -> bytes:
+        """Return a job's front as a picture."""
         ...
 
     def explanation(self, job: str) -> ExplanationOut:
@@ -148,6 +154,17 @@ class Local:
         from api.records import front_of_job
 
         return front_of_job(self.stores, job)
+
+    def picture(self, job: str, form: Form, scheme: Scheme) -> bytes:
+        """See Place."""
+        from api.figures import figures
+        from api.plot.pictures import Look, front_picture
+        from api.records import front_of_job
+
+        found = self.stores.jobs.get(job)
+        front = front_of_job(self.stores, found.id).model_dump(mode="json")
+        shown = figures(found, self.stores.trial_figures.of_job(found.id), front)
+        return front_picture(found, shown, Look(form=form, scheme=scheme))
 
     def explanation(self, job: str) -> ExplanationOut:
         """See Place."""

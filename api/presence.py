@@ -34,6 +34,8 @@ class Presence:
         self._owner = owner_name()
         self._job_id: str | None = None
         self._ended = threading.Event()
+        #: Two threads say it: at once they would both register.
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._stay, name="presence", daemon=True)
 
     def __enter__(self) -> Presence:
@@ -60,6 +62,10 @@ class Presence:
             self._say()
 
     def _say(self) -> None:
+        with self._lock:
+            self._say_alone()
+
+    def _say_alone(self) -> None:
         workers = self._stores.workers
         try:
             if workers.seen(self._owner, self._job_id):

@@ -5,7 +5,7 @@ Knows nothing of what was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,8 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from api.complaints import shown
+from api.browsers import wants_page
+from api.complaints import cut, shown
 from api.errors import BAD_INPUT, Refusal
+from api.pages.error_page import problem_page
 from db.errors import (
     AmbiguousJob,
     AmbiguousSchedule,
@@ -31,6 +33,11 @@ from db.errors import (
     WorkloadInUse,
     WorkloadNotFound,
 )
+from engine.errors import CheckpointError, InvalidSettings, UnknownModel
+from probes.errors import UnknownDevice
+from tuner.errors import InvalidRequest
+
+Answer = Callable[[Request, Exception], Awaitable[Response]]
 
 PROBLEM_MEDIA = "application/problem+json"
 #: Store errors as HTTP; anything else from the store means the service cannot answer now.
@@ -49,19 +56,24 @@ _STATUS: dict[type[StoreError], tuple[int, str]] = {
     TooManyWorkloads: (409, "too many workloads"),
     DatabaseBusy: (503, "database busy"),
 }
+#: What other packages refuse of a job, by the field that it is of.
+_FIELDS: dict[type[Exception], str] = {
+    UnknownDevice: "device",
+    UnknownModel: "model",
+    CheckpointError: "model",
+    InvalidSettings: "knobs",
+}
 _TITLES = {400: "bad request", 404: "not found", 405: "method not allowed", 413: "body too large"}
-#: Of a sentence about what somebody sent, which may have sent a megabyte.
-_MAX_DETAIL_CHARACTERS = 1_000
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Let an application answer every error with a problem."""
+    """Let an application answer every error with a problem; somebody who looks for a page gets it as a page."""
     for kind in BAD_INPUT:
-        app.add_exception_handler(kind, _answer)
-    app.add_exception_handler(StoreError, _answer)
-    app.add_exception_handler(RequestValidationError, _answer_parameters)
-    app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(Exception, _answer_fault)
+        app.add_exception_handler(kind, _as_asked(_answer))
+    app.add_exception_handler(StoreError, _as_asked(_answer))
+    app.add_exception_handler(RequestValidationError, _as_asked(_answer_parameters))
+    app.add_exception_handler(HTTPException, _as_asked(_answer_http))
+    app.add_exception_handler(Exception, _as_asked(_answer_fault))
 
 
 def problem_of(error: Exception) -> Response:
@@ -72,7 +84,7 @@ def problem_of(error: Exception) -> Response:
         return problem(status, title, str(error))
     if isinstance(error, Refusal):
         return problem(error.status, error.title, str(error), error.headers(), error.members())
-    return problem(Refusal.status, Refusal.title, str(error))
+    return problem(Refusal.status, Refusal.title, str(error), members=_members_of(error))
 
 
 def problem(
@@ -83,10 +95,23 @@ def problem(
     members: Mapping[str, Any] | None = None,
 ) -> Response:
     """Return an RFC 9457 problem, with members of its own where it has some; a long sentence is cut."""
-    is_long = len(words) > _MAX_DETAIL_CHARACTERS
-    detail = f"{words[: _MAX_DETAIL_CHARACTERS - 3]}..." if is_long else words
-    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **(members or {})}
+    body = {"type": "about:blank", "title": title, "status": status, "detail": cut(words), **(members or {})}
     return JSONResponse(body, status_code=status, media_type=PROBLEM_MEDIA, headers=headers)
+
+
+def _members_of(error: Exception) -> dict[str, Any]:
+    """Return which field of a job an error is of, where one can be named: for forms."""
+    kinds = (field for kind, field in _FIELDS.items() if isinstance(error, kind))
+    field = error.field if isinstance(error, InvalidRequest) else next(kinds, None)
+    return {} if field is None else {"errors": [{"field": field, "detail": cut(str(error))}]}
+
+
+def _as_asked(answer: Answer) -> Answer:
+    async def answer_as_asked(request: Request, error: Exception) -> Response:
+        found = await answer(request, error)
+        return problem_page(request, found) if wants_page(request) else found
+
+    return answer_as_asked
 
 
 async def _answer(_: Request, error: Exception) -> Response:

@@ -50,6 +50,8 @@ class _Page:
     newest_id: int | None
     read_s: float
     points: Field
+    #: By engine.
+    newest: dict[str, Found]
     results: dict[int, Result] = field(default_factory=dict)
     shown: dict[int, RecommendedOut] = field(default_factory=dict)
     drivers: dict[str, str | None] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Recommender:
                 best=best,
                 shown=None if best is None else self._shown(page, query, choice, best),
                 now=self._now(),
-                stale_because=() if best is None else self._stale_because(page, query, choice, best),
+                stale_because=() if best is None else self._stale_because(page, query, best),
                 loads={one.result_id: self._result(page, one.result_id) for one in choice.others},
             )
         )
@@ -129,7 +131,8 @@ class Recommender:
         found = self._stores.results.find(model, device, engine=engine, workload=workload)
         if not found:
             raise NoResults(_nothing_words(key))
-        page = _Page(newest_id=newest_id, read_s=now_s, points=field_of(found))
+        points = field_of(found)
+        page = _Page(newest_id=newest_id, read_s=now_s, points=points, newest=_newest_by_engine(points.compared))
         with self._lock:
             if (before := self._pages.get(key)) is not None:
                 page.take_over(before, {one.id for one in found})
@@ -182,13 +185,13 @@ class Recommender:
             page.results[result_id] = result
         return page.results[result_id]
 
-    def _stale_because(self, page: _Page, query: RecommendationQuery, choice: Choice, best: Result) -> tuple[str, ...]:
+    def _stale_because(self, page: _Page, query: RecommendationQuery, best: Result) -> tuple[str, ...]:
         """Return why a point may no longer be true: its age, or what has changed since under newer ones."""
         reasons = []
         age_hours = (self._now() - best.measured_at).total_seconds() / 3600
         if query.max_age_hours is not None and age_hours > query.max_age_hours:
             reasons.append("too_old")
-        newest = self._newest_alike(page, choice.compared, best)
+        newest = self._newest_alike(page, best)
         then, now = best.evidence, best.evidence if newest is None else newest.evidence
         drivers = {self._driver_now(page, uuid) for uuid in then.device_uuids} | {now.driver}
         if then.driver is not None and drivers - {None, then.driver}:
@@ -199,10 +202,9 @@ class Recommender:
             reasons.append("model_changed")
         return tuple(reasons)
 
-    def _newest_alike(self, page: _Page, compared: Sequence[Found], best: Result) -> Result | None:
+    def _newest_alike(self, page: _Page, best: Result) -> Result | None:
         """Return the newest result of the same engine, where it is of another job."""
-        alike = [one for one in compared if one.engine == best.evidence.engine]
-        newest = max(alike, key=lambda one: one.measured_at, default=None)
+        newest = page.newest.get(best.evidence.engine)
         return None if newest is None or newest.job_id == best.job_id else self._result(page, newest.id)
 
     def _driver_now(self, page: _Page, uuid: str) -> str | None:
@@ -213,6 +215,15 @@ class Recommender:
             except DeviceNotStored:
                 page.drivers[uuid] = None
         return page.drivers[uuid]
+
+
+def _newest_by_engine(compared: Sequence[Found]) -> dict[str, Found]:
+    """Return of each engine the point that was measured last."""
+    newest: dict[str, Found] = {}
+    for one in compared:
+        if one.engine not in newest or newest[one.engine].measured_at < one.measured_at:
+            newest[one.engine] = one
+    return newest
 
 
 def _require_remembered(page: _Page, choice: Choice) -> None:

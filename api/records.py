@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from datetime import datetime
 
 from api import schemas
 from api.front_schemas import ListedFrontOut
+from api.packing import pack
 from api.stores import Stores
 from db.device import SeenDevice
 from db.front_documents import FrontDocument
@@ -88,8 +88,7 @@ def front_of_job(stores: Stores, job_id: str) -> schemas.FrontOut:
 def front_document(job: Job, front: Front, trials: Sequence[Trial]) -> FrontDocument:
     """Return the form of a front that is stored: it is shown once the job has ended, whatever it does now."""
     shown = front_out(job, front, trials, trials[0].point if trials else None, is_final=True)
-    # By way of JSON: it writes null for what is no number, which a column of the database refuses.
-    return FrontDocument(content=json.loads(shown.model_dump_json()), version=schemas.FRONT_VERSION)
+    return FrontDocument(body=pack(shown.model_dump_json().encode()), version=schemas.FRONT_VERSION)
 
 
 def front_out(

@@ -23,6 +23,8 @@ from pydantic import BaseModel, ValidationError
 from api import schemas
 from api.errors import UsageError
 from api.explanation_schemas import ExplanationOut
+from api.plot.render import Form
+from api.plot.theme import Scheme
 from api.recommend_schemas import RecommendationOut, RecommendationQuery
 from api.schedule_schemas import DuesOut, NightOut, NightsOut, ScheduleOut, SchedulesOut
 from api.settings import LOOPBACK_HOSTS
@@ -139,6 +141,10 @@ class Remote:
     def front(self, job: str) -> schemas.FrontOut:
         """Return a job's front as it is now."""
         return self._get(schemas.FrontOut, f"/v1/jobs/{_part(job)}/front")
+
+    def picture(self, job: str, form: Form, scheme: Scheme) -> bytes:
+        """Return a job's front as a picture."""
+        return self._ask("GET", f"/v1/jobs/{_part(job)}/front.{form}", params={"scheme": scheme}).content
 
     def explanation(self, job: str) -> ExplanationOut:
         """Return what a job found."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, WithJsonSchema
 
 from api.calendar_rules import rule_of
-from api.complaints import complaint_of
-from api.errors import Refusal
+from api.complaints import complaints_of
+from api.errors import Refusal, WrongFields
 from api.job_schemas import JobIn
 from api.operator_file import Name, Operator
 from api.submit import MAX_PRIORITY
@@ -139,7 +139,7 @@ def read_schedule(fields: Any) -> ScheduleSpec:
     try:
         return ScheduleIn.model_validate(_mapping(fields)).to_spec()
     except ValidationError as error:
-        raise Refusal(complaint_of(error, ScheduleIn, what="a schedule")[1]) from error
+        raise WrongFields(complaints_of(error, ScheduleIn, what="a schedule")) from error
 
 
 def read_change(fields: Any, spec: ScheduleSpec) -> ScheduleSpec:
@@ -147,7 +147,7 @@ def read_change(fields: Any, spec: ScheduleSpec) -> ScheduleSpec:
     try:
         change = ScheduleChangeIn.model_validate(_mapping(fields))
     except ValidationError as error:
-        raise Refusal(complaint_of(error, ScheduleChangeIn, what="a schedule")[1]) from error
+        raise WrongFields(complaints_of(error, ScheduleChangeIn, what="a schedule")) from error
     return change.applied_to(spec)
 
 

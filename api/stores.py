@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic_core import from_json
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -21,13 +22,16 @@ from db.front_documents import FrontDocumentStore
 from db.front_lists import FrontListStore
 from db.fronts import FrontStore
 from db.job import Job
+from db.job_lists import JobListStore
 from db.jobs import JobStore
 from db.keys import KeyStore
+from db.night_lists import NightListStore
 from db.nights import NightStore
 from db.qualities import QualityStore
 from db.results import ResultStore
 from db.reuse import ReuseStore
 from db.schedules import ScheduleStore
+from db.trial_figures import TrialFigureStore
 from db.trials import TrialStore
 from db.workers import WorkerStore
 from db.workloads import WorkloadStore
@@ -40,7 +44,9 @@ class Stores:
 
     database: Database
     jobs: JobStore
+    job_lists: JobListStore
     trials: TrialStore
+    trial_figures: TrialFigureStore
     fronts: FrontStore
     front_documents: FrontDocumentStore
     front_lists: FrontListStore
@@ -54,6 +60,7 @@ class Stores:
     audit: AuditStore
     schedules: ScheduleStore
     nights: NightStore
+    night_lists: NightListStore
     workers: WorkerStore
     workloads: WorkloadStore
     deliveries: DeliveryStore
@@ -81,7 +88,9 @@ def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
     return Stores(
         database=database,
         jobs=JobStore(database, utc_now),
+        job_lists=JobListStore(database),
         trials=TrialStore(database, utc_now),
+        trial_figures=TrialFigureStore(database, loads=from_json),
         fronts=FrontStore(database),
         front_documents=FrontDocumentStore(database),
         front_lists=FrontListStore(database),
@@ -95,6 +104,7 @@ def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
         audit=AuditStore(database, utc_now),
         schedules=ScheduleStore(database, utc_now),
         nights=NightStore(database),
+        night_lists=NightListStore(database),
         workers=WorkerStore(database, utc_now),
         workloads=WorkloadStore(database, utc_now),
         deliveries=DeliveryStore(database, utc_now),

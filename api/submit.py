@@ -15,25 +15,27 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import Field, StrictInt, ValidationError
+from pydantic import Field, StrictInt, StrictStr, ValidationError
 
-from api.complaints import complaint_of, shown
-from api.errors import BodyTooLarge, ForeignOrigin, KeyTaken, NotJson, NotJsonMedia, Refusal, TooManyJobs
+from api.complaints import complaints_of, shown
+from api.errors import BodyTooLarge, ForeignOrigin, KeyTaken, NotJson, NotJsonMedia, Refusal, TooManyJobs, WrongFields
 from api.job_schemas import JobIn
 from api.operator_file import Operator
 from api.stores import Stores
 from api.workload_cache import as_long, noted, uploaded_name, uploaded_trace
+from db.errors import AmbiguousJob, JobNotFound
 from db.job import Job, JobState
 from db.workloads import UPLOADED, Workload, WorkloadStore
 from engine.errors import UnknownModel
 from engine.simulated import catalogue
+from probes.simulated.device import SimulatedDevice
 from probes.simulated.names import is_simulated_name, parse_name
 from probes.simulated.twin import SUFFIX
 from tuner.drift import BASELINE_EVERY
 from tuner.errors import InvalidRequest
 from tuner.request import KnobValue, TuneRequest, WorkloadSpec
 from tuner.simulation import open_simulation
-from tuner.space import search_space
+from tuner.space import SearchSpace, search_space
 
 #: Queued and running ones together.
 MAX_OPEN_JOBS = 100
@@ -65,6 +67,8 @@ class PostedJob(JobIn):
     """A job as it is posted: the content of a job file, and its place in the queue."""
 
     priority: StrictInt = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    #: The job whose results it begins with: its id, or at least the first 4 characters.
+    previous_job: StrictStr | None = Field(default=None, max_length=64)
 
 
 def read_request(fields: Any) -> TuneRequest:
@@ -82,10 +86,10 @@ def check(request: TuneRequest, operator: Operator, workloads: WorkloadStore) ->
     UnknownDevice, CheckpointError or InvalidSettings, naming what to correct.
     """
     _refuse_files(request)
-    _require_names(request, operator)
+    require_names(request, operator)
     trace = uploaded_trace(request.workload, workloads)
     _refuse_costly(request, trace)
-    num_points = _num_points(request if trace is None else as_long(request, trace), operator)
+    num_points = _num_points(request, operator, trace)
     if num_points > MAX_POINTS:
         raise InvalidRequest("knobs", f"{num_points} points", f"over HTTP give values for at most {MAX_POINTS}")
     return dataclasses.replace(request, workload=noted(request.workload, trace))
@@ -99,23 +103,34 @@ class Submissions:
         self._operator = operator
         self._lock = threading.Lock()
 
+    def checked(self, fields: Any) -> tuple[PostedJob, TuneRequest]:
+        """Read a posted job; return it, and the request as it is to be stored. Raises what `check` does, Refusal."""
+        posted = _read(fields, PostedJob)
+        request = check(posted.to_request(), self._operator, self._stores.workloads)
+        self._previous_id(posted.previous_job)
+        return posted, request
+
     def submit(self, fields: Any, idempotency_key: str | None, *, actor: str) -> tuple[Job, bool]:
         """Check a posted job and store it; return the job, and whether it is new.
 
         The same key with the same job by the same actor gives the job that it made before. Raises what `check` does,
         Refusal, KeyTaken, TooManyJobs or StoreError; nothing is stored then.
         """
-        posted = _read(fields, PostedJob)
-        request = check(posted.to_request(), self._operator, self._stores.workloads)
+        posted, request = self.checked(fields)
+        previous_id = self._previous_id(posted.previous_job)
         key = None if idempotency_key is None else _stored_key(idempotency_key, actor)
         with self._lock:
             known = None if key is None else self._stores.jobs.with_key(key)
             if known is None:
                 self._require_room()
             job = known or self._stores.jobs.create(
-                request, idempotency_key=key, priority=posted.priority, submitted_by=actor
+                request,
+                idempotency_key=key,
+                priority=posted.priority,
+                submitted_by=actor,
+                previous_job_id=previous_id,
             )
-        if (job.request, job.priority) != (request, posted.priority):
+        if (job.request, job.priority, job.previous_job_id) != (request, posted.priority, previous_id):
             raise KeyTaken(
                 f"Idempotency-Key {shown(idempotency_key)} made job {job.id}, which asks for something else; use a new "
                 "key for another job"
@@ -124,6 +139,12 @@ class Submissions:
             detail = {"model": request.model, "device": request.device, "priority": posted.priority}
             self._stores.audit.add(actor=actor, action="job.create", subject=f"job/{job.id}", detail=detail)
         return job, known is None
+
+    def _previous_id(self, job: str | None) -> str | None:
+        try:
+            return None if job is None else self._stores.jobs.get(job).id
+        except (JobNotFound, AmbiguousJob) as error:
+            raise InvalidRequest("previous_job", job, str(error)) from error
 
     def _require_room(self) -> None:
         states = (JobState.QUEUED, JobState.RUNNING)
@@ -141,7 +162,7 @@ def _read(fields: Any, model: type[_Posted]) -> _Posted:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise Refusal(complaint_of(error, model)[1]) from error
+        raise WrongFields(complaints_of(error, model)) from error
 
 
 def _refuse_files(request: TuneRequest) -> None:
@@ -160,7 +181,7 @@ def _refuse_files(request: TuneRequest) -> None:
         raise InvalidRequest("workload.trace_file", request.workload.trace_file, remedy)
 
 
-def _require_names(request: TuneRequest, operator: Operator) -> None:
+def require_names(request: TuneRequest, operator: Operator) -> None:
     """Require a device that is simulated or the operator's, and a model that is the operator's or can be simulated."""
     is_simulated = is_simulated_name(request.device)
     if is_simulated and SUFFIX in request.device.lower():
@@ -201,14 +222,24 @@ def _names(named: Mapping[str, object]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more if names else "WATTFRONT_OPERATOR_FILE names none"
 
 
-def _num_points(request: TuneRequest, operator: Operator) -> int:
-    """Return how many points are searched; on a real device, how many combinations the values that are given have.
+def searched(
+    request: TuneRequest, operator: Operator, trace: Workload | None
+) -> tuple[SearchSpace, SimulatedDevice] | None:
+    """Return what a job on a simulated device searches, and that device; None where only a worker can tell.
 
-    A simulated device with a model of the catalogue is opened for it, so that all it would refuse is refused here.
+    All that the device would refuse is refused here. The requests of a trace count as long as its longest.
     """
-    if is_simulated_name(request.device) and request.model not in operator.models:
-        return search_space(request, open_simulation(request).device).size
-    return math.prod(len(knob.values) for knob in request.knobs)
+    if not is_simulated_name(request.device) or request.model in operator.models:
+        return None
+    request = request if trace is None else as_long(request, trace)
+    device = open_simulation(request).device
+    return search_space(request, device), device
+
+
+def _num_points(request: TuneRequest, operator: Operator, trace: Workload | None) -> int:
+    """Return how many points are searched; on a real device, how many combinations the values that are given have."""
+    found = searched(request, operator, trace)
+    return math.prod(len(knob.values) for knob in request.knobs) if found is None else found[0].size
 
 
 def _refuse_costly(request: TuneRequest, trace: Workload | None) -> None:
@@ -243,7 +274,7 @@ def _refuse_many_windows(request: TuneRequest) -> None:
     if request.sampler == "gp" and trials > MAX_GP_TRIALS:
         raise InvalidRequest("budget.trials", trials, f"over HTTP give sampler gp at most {MAX_GP_TRIALS}")
     finalists = min(repeats.finalists, trials)
-    windows = trials + _most_repeats(repeats.windows - 1, finalists)
+    windows = trials + most_repeats(repeats.windows - 1, finalists)
     if windows > MAX_TRIALS:
         raise InvalidRequest(
             "repeats.windows",
@@ -253,7 +284,7 @@ def _refuse_many_windows(request: TuneRequest) -> None:
         )
 
 
-def _most_repeats(rounds: int, finalists: int) -> int:
+def most_repeats(rounds: int, finalists: int) -> int:
     """Return how many windows the finals take at most: a baseline that ends a round begins the next.
 
     Every finalist may be tried once more after the last round, with one more baseline.

@@ -13,12 +13,15 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-import httpx
 import structlog
 
 from api.operator_file import TargetEntry
 from db.deliveries import Delivery, DeliveryStore
+
+if TYPE_CHECKING:
+    import httpx
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +81,8 @@ class Webhooks:
         self._deliveries.failed(delivery, error, None if is_last else self._now() + pause)
 
     async def _send_all(self, deliveries: Sequence[Delivery]) -> list[str | None]:
+        import httpx  # here, as it takes a tenth of the time that a service needs to start
+
         async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as client:
             sent = (self._send(client, delivery) for delivery in deliveries)
             ended = await asyncio.gather(*sent, return_exceptions=True)
@@ -85,6 +90,8 @@ class Webhooks:
 
     async def _send(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
         """Make one attempt; return in words why it failed. The words are shown to callers, the log has more."""
+        import httpx  # as above
+
         target = self._targets.get(delivery.target)
         if target is None:
             return f"target {delivery.target!r} is not in the server's operator file; add it there"

@@ -186,7 +186,7 @@ def explained(stores: Stores, ids: list[str]) -> dict[str, list[str]]:
     """Return how the database carries out the statements behind the reads, by what is read."""
     reads: dict[str, Any] = {
         "a front's state": lambda: stores.front_documents.states(ids[:64]),
-        "a front": lambda: stores.front_documents.texts([1, 2, 3], FRONT_VERSION),
+        "a front": lambda: stores.front_documents.bodies([1, 2, 3], FRONT_VERSION),
         "a recommendation": lambda: stores.results.find(*kind_of(1)),
         "a page of jobs": lambda: stores.jobs.list(limit=50, only=JobFilter(model="model-1", device="simulated:b200")),
         "a page of fronts": lambda: stores.front_lists.list(limit=50),

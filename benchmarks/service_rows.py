@@ -8,13 +8,16 @@ at; of the events only those of jobs are copied, and each trial has one attempt.
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Text, cast, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, LargeBinary, func, insert, literal, select, update
 from sqlalchemy.orm import Session
 
+from api.packing import pack
 from api.records import front_document
 from api.stores import Stores, utc_now
 from db.job import Job, JobState
@@ -48,6 +51,8 @@ class Template:
 
     job: Job
     request: TuneRequest
+    #: Its front as it is shown.
+    front_json: str
 
 
 def kind_of(number: int) -> tuple[str, str]:
@@ -121,8 +126,8 @@ class Copy:
         trial_ids = select(TrialRow.id).where(TrialRow.job_id == old_id)
         moved = {"trial_id": MeasurementRow.trial_id + self.trials_on}
         _copy(session, MeasurementRow, MeasurementRow.trial_id.in_(trial_ids), moved)
-        document = {"document": self._document(new_id, is_sqlite=session.get_bind().dialect.name == "sqlite")}
-        _copy(session, FrontRow, FrontRow.job_id == old_id, {"id": front, **job, **document})
+        document = literal(self._document(new_id), LargeBinary)
+        _copy(session, FrontRow, FrontRow.job_id == old_id, {"id": front, "document": document, **job})
         front_ids = select(FrontRow.id).where(FrontRow.job_id == old_id)
         moved = {
             "front_id": FrontPointRow.front_id + self.fronts_on,
@@ -147,11 +152,10 @@ class Copy:
         session.flush()
         return row.id
 
-    def _document(self, new_id: str, *, is_sqlite: bool) -> ColumnElement[Any]:
+    def _document(self, new_id: str) -> bytes:
         """Return the front's document with this job's id and model in the place of the other's."""
-        found = func.replace(cast(FrontRow.document, Text), self.of.job.id, new_id)
-        found = func.replace(found, self.of.request.model, self.request.model)
-        return found if is_sqlite else cast(found, JSON)
+        named = self.of.front_json.replace(self.of.job.id, new_id)
+        return pack(named.replace(json.dumps(self.of.request.model), json.dumps(self.request.model)).encode())
 
 
 def _copy(
@@ -204,10 +208,11 @@ def _stored(stores: Stores, request: TuneRequest, window: Measurement, *, num_tr
         stores.trials.finish(started, trial)
     trials = stores.trials.history(job.id)
     front = front_of(trials, request.latency_metric, created_at=utc_now(), request=request)
-    stores.fronts.save(job.id, front, front_document(job, front, trials))
+    document = front_document(job, front, trials)
+    stores.fronts.save(job.id, front, document)
     stores.results.save(job.id, trials, front)
     stores.jobs.finish(claim, JobState.FINISHED, "trials")
-    return Template(job=job, request=request)
+    return Template(job=job, request=request, front_json=gzip.decompress(document.body).decode())
 
 
 def _scaled(window: Measurement, number: int, num_trials: int) -> tuple[OperatingPoint, Measurement]:

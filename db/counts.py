@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from db.database import Database
 from db.service import NightState
-from db.service_tables import NightRow, WorkerRow
+from db.service_tables import DeliveryRow, NightRow, WorkerRow
 from db.tables import JobRow, TrialRow
 
 
@@ -43,6 +43,12 @@ class CountStore:
         since = self._now() - timedelta(seconds=seen_within_s)
         with self._database.read() as session:
             return session.scalar(select(func.count()).where(WorkerRow.last_seen >= since)) or 0
+
+    def deliveries(self) -> dict[str, int]:
+        """Return the number of notifications by state; states without any are left out."""
+        with self._database.read() as session:
+            query = select(DeliveryRow.state, func.count()).group_by(DeliveryRow.state)
+            return dict(session.execute(query).all())
 
     def nights(self, due_within_s: float) -> dict[str, int]:
         """Return what became of the nights that were due lately: skipped, missed, or the state of the night's job.

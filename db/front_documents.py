@@ -1,16 +1,15 @@
-"""Fronts in the form that is shown, as text: read without a trial, many in one query.
+"""Fronts in the form that is shown, compressed: read without a trial, many in one query.
 
 Knows which of them still hold; not what is in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import ColumnElement, Text, cast, exists, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 
 from db.database import Database
 from db.job import ENDED
@@ -23,7 +22,8 @@ from tuner.trial import OUTCOMES
 class FrontDocument:
     """A front's public form, and of which version that form is."""
 
-    content: Mapping[str, Any]
+    #: JSON as gzip.
+    body: bytes
     version: int
 
 
@@ -65,17 +65,18 @@ class FrontDocumentStore:
             for job_id, state, finished_at, front_id, event_id in rows
         }
 
-    def texts(self, front_ids: Sequence[int], version: int) -> dict[int, str]:
-        """Return documents of a version as JSON text, by front; those that miss a trial that ended later are left out.
+    def bodies(self, front_ids: Sequence[int], version: int) -> dict[int, bytes]:
+        """Return documents of a version, by front; those that miss a trial that ended later are left out.
 
         A front of a job that was put aside misses what came after it, and may stay the last one: the job can be
         cancelled while nobody holds it.
         """
-        query = select(FrontRow.id, cast(FrontRow.document, Text)).where(
+        query = select(FrontRow.id, FrontRow.document).where(
             FrontRow.id.in_(front_ids), FrontRow.document_version == version, FrontRow.document.is_not(None), is_whole()
         )
         with self._database.read() as session:
-            return dict(session.execute(query).all())
+            rows = session.execute(query).all()
+        return {front_id: body for front_id, body in rows if body is not None}
 
     def put(self, front_id: int, document: FrontDocument) -> None:
         """Keep a document beside its front, in the place of one of another version."""
@@ -83,7 +84,7 @@ class FrontDocumentStore:
             session.execute(
                 update(FrontRow)
                 .where(FrontRow.id == front_id)
-                .values(document=dict(document.content), document_version=document.version)
+                .values(document=document.body, document_version=document.version)
             )
 
 

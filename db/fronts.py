@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session, joinedload
 from db.database import Database
 from db.errors import TrialNotStored
 from db.front_documents import FrontDocument, is_whole
+from db.job import Claim
+from db.leases import held_job
 from db.records import front_of_row, front_row, trial_of
 from db.tables import FrontPointRow, FrontRow, TrialRow
 from tuner.pareto import Front
@@ -22,16 +24,21 @@ class FrontStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def save(self, job_id: str, front: Front, document: FrontDocument | None = None) -> int:
+    def save(
+        self, job_id: str, front: Front, document: FrontDocument | None = None, *, claim: Claim | None = None
+    ) -> int:
         """Add a front to a job's history, with its public form where one is given; return the front's number.
 
-        Raises TrialNotStored when one of its trials is not the job's.
+        Raises TrialNotStored when one of its trials is not the job's, and LeaseLost when `claim` is no longer: a worker
+        that was given up must not put its front over that of the one that took the job over.
         """
         with self._database.transaction() as session:
+            if claim is not None:
+                held_job(session, claim)
             trial_ids = _trial_ids(session, job_id, front.trials)
             row = front_row(job_id, front)
             if document is not None:
-                row.document, row.document_version = dict(document.content), document.version
+                row.document, row.document_version = document.body, document.version
             session.add(row)
             session.flush()
             session.add_all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func
+from sqlalchemy import ColumnElement, func, or_
 
 from db.job import JobState
 from db.tables import JobRow
@@ -22,6 +22,8 @@ class JobFilter:
     engine: str | None = None
     #: Part of its name, in any case of ASCII letters.
     name_contains: str | None = None
+    #: Part of name, model or device in any case of ASCII letters, or how the id begins.
+    text: str | None = None
     submitted_by: str | None = None
     #: Created at this instant or later, and before that one.
     created_from: datetime | None = None
@@ -41,8 +43,18 @@ class JobFilter:
                 found.append(column == value)
         if self.name_contains is not None:
             found.append(func.lower(JobRow.name).contains(self.name_contains.lower(), autoescape=True))
+        if self.text is not None:
+            found.append(_has_text(self.text.lower()))
         if self.created_from is not None:
             found.append(JobRow.created_at >= self.created_from)
         if self.created_before is not None:
             found.append(JobRow.created_at < self.created_before)
         return found
+
+
+def _has_text(text: str) -> ColumnElement[bool]:
+    columns = (JobRow.name, JobRow.model, JobRow.device)
+    return or_(
+        JobRow.id.startswith(text, autoescape=True),
+        *(func.lower(column).contains(text, autoescape=True) for column in columns),
+    )

@@ -56,11 +56,12 @@ class JobStore:
         idempotency_key: str | None = None,
         priority: int = 0,
         submitted_by: str | None = None,
+        previous_job_id: str | None = None,
     ) -> Job:
         """Store a request as a queued job; those of higher priority are taken first.
 
-        The same key again returns the job it first made, whatever the request now says; compare `job.request` to
-        notice.
+        It begins with the results of the previous job, where one is given by its whole id. The same key again returns
+        the job it first made, whatever the request now says; compare `job.request` to notice.
         """
         try:
             with self._database.transaction() as session:
@@ -73,25 +74,26 @@ class JobStore:
                         idempotency_key=idempotency_key,
                         priority=priority,
                         submitted_by=submitted_by,
+                        previous_job_id=previous_job_id,
                     )
-                return _jobs_of(session, [row])[0]
+                return jobs_of(session, [row])[0]
         except IntegrityError:  # on PostgreSQL another process may insert the key after we looked
             with self._database.read() as session:
                 row = _with_key(session, idempotency_key)
                 if row is None:
                     raise
-                return _jobs_of(session, [row])[0]
+                return jobs_of(session, [row])[0]
 
     def with_key(self, idempotency_key: str) -> Job | None:
         """Return the job that a key made, if there is one."""
         with self._database.read() as session:
             row = _with_key(session, idempotency_key)
-            return None if row is None else _jobs_of(session, [row])[0]
+            return None if row is None else jobs_of(session, [row])[0]
 
     def get(self, job_id: str) -> Job:
         """Find a job by its id, or by the first 4 or more characters of it. Raises JobNotFound, AmbiguousJob."""
         with self._database.read() as session:
-            return _jobs_of(session, [find_job(session, job_id)])[0]
+            return jobs_of(session, [find_job(session, job_id)])[0]
 
     def list(
         self,
@@ -108,7 +110,7 @@ class JobStore:
                 query = query.where(JobRow.state == state)
             if before is not None:
                 query = query.where(JobRow.seq < find_job(session, before).seq)
-            return _jobs_of(session, session.scalars(query).all())
+            return jobs_of(session, session.scalars(query).all())
 
     def create_claimed(
         self, request: TuneRequest, owner: str, lease_s: float, *, previous_job_id: str | None = None
@@ -220,7 +222,7 @@ class JobStore:
                 if row.lease_expires_at is None or row.lease_expires_at <= self._now():
                     cancel(session, row, now=self._now())
             session.flush()
-            return _jobs_of(session, [row])[0]
+            return jobs_of(session, [row])[0]
 
 
 def add_job(
@@ -288,7 +290,7 @@ def _locked(session: Session, job_id: str) -> JobRow:
     return row
 
 
-def _jobs_of(session: Session, rows: Sequence[JobRow]) -> Jobs:
+def jobs_of(session: Session, rows: Sequence[JobRow]) -> Jobs:
     """Turn rows into jobs, counting trials and front points of all of them in two queries."""
     ids = [row.id for row in rows]
     num_trials: dict[str, dict[TrialState, int]] = defaultdict(dict)

@@ -2,23 +2,27 @@
 
 A migration runs in one exclusive transaction: processes that upgrade at the same time wait for each other, and one
 that fails leaves the old version as it was.
+
+Alembic is imported where tables change: every process looks at the version first, and nearly always it is right.
 """
 
 from __future__ import annotations
 
 import threading
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect, text
 
 from db.database import Database
 from db.errors import SchemaOutdated, SchemaTooNew, StoreError
 
-#: A package and a folder in it: found wherever the package is installed.
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+#: A package and a folder in it, found wherever the package is installed; or a path.
 SCRIPTS = "db:migrations"
 
 #: Alembic's `op` and `context` are globals of the process.
@@ -27,6 +31,8 @@ _one_at_a_time = threading.Lock()
 
 def upgrade(database: Database, revision: str = "head") -> None:
     """Bring the tables to a revision; nothing happens when they are there. Raises SchemaTooNew."""
+    from alembic import command
+
     with _one_at_a_time, database.migration() as connection:
         found = _revision_of(connection)
         if found is not None and not _is_known(found):
@@ -36,6 +42,9 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 def downgrade(database: Database, revision: str) -> None:
     """Take the tables back to a revision, or to none with `base`. Raises StoreError for an unknown one."""
+    from alembic import command
+    from alembic.util import CommandError
+
     with _one_at_a_time, database.migration() as connection:
         try:
             command.downgrade(_config(connection), revision)
@@ -50,11 +59,11 @@ def current(database: Database) -> str | None:
 
 
 def head() -> str:
-    """Return the revision that this program needs."""
-    revision = _scripts().get_current_head()
-    if revision is None:
+    """Return the revision that this program needs: that of the last file, as their names begin with their revisions."""
+    revisions = [file.name.partition("_")[0] for file in _versions() if file.name[0].isdecimal()]
+    if not revisions:
         raise StoreError(f"there are no migrations in {SCRIPTS}; install wattfront again")
-    return revision
+    return max(revisions)
 
 
 def require_current(database: Database) -> None:
@@ -67,22 +76,26 @@ def require_current(database: Database) -> None:
     raise SchemaTooNew(found=found, needed=needed)
 
 
-def _config(connection: Connection | None = None) -> Config:
-    config = Config(attributes={} if connection is None else {"connection": connection})
+def _config(connection: Connection) -> Config:
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", SCRIPTS)
     return config
 
 
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+def _versions() -> list[Traversable]:
+    package, colon, folder = SCRIPTS.partition(":")
+    scripts: Traversable = resources.files(package) / folder if colon else Path(SCRIPTS)
+    return [file for file in (scripts / "versions").iterdir() if file.name.endswith(".py")]
 
 
 def _is_known(revision: str) -> bool:
-    try:
-        return _scripts().get_revision(revision) is not None
-    except CommandError:
-        return False
+    return any(file.name.startswith(f"{revision}_") for file in _versions())
 
 
 def _revision_of(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision

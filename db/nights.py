@@ -154,7 +154,7 @@ class NightStore:
 
     def _read(self, query: Select[NightRow, str]) -> Nights:
         with self._database.read() as session:
-            return [_night(row, state) for row, state in session.execute(query)]  # no job: no state
+            return [night_of(row, state) for row, state in session.execute(query)]  # no job: no state
 
 
 def unneeded_measurements(session: Session, job_id: str) -> list[int]:
@@ -237,7 +237,7 @@ def _record(
     )
     session.add(row)
     session.flush()
-    return _night(row, None if job is None else job.state)
+    return night_of(row, None if job is None else job.state)
 
 
 def last_with_front(session: Session, schedule_id: str) -> str | None:
@@ -271,7 +271,7 @@ def _started_with(session: Session, idempotency_key: str) -> Night | None:
 
 
 def _night_of(session: Session, row: NightRow) -> Night:
-    return _night(row, session.scalar(select(JobRow.state).where(JobRow.id == row.job_id)))
+    return night_of(row, session.scalar(select(JobRow.state).where(JobRow.id == row.job_id)))
 
 
 def _nights() -> Select[NightRow, str]:
@@ -282,7 +282,8 @@ def _open_nights() -> Select[NightRow, str]:
     return _nights().where(NightRow.state == NightState.STARTED, JobRow.state.not_in(sorted(ENDED)))
 
 
-def _night(row: NightRow, job_state: str | None) -> Night:
+def night_of(row: NightRow, job_state: str | None) -> Night:
+    """Return a row as a night, with the state of its job."""
     return Night(
         id=row.id,
         schedule_id=row.schedule_id,

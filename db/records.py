@@ -12,6 +12,7 @@ from typing import TypeVar
 from db.codec import JsonValue, decode, encode, encode_fields
 from db.device import ControlState, SeenDevice
 from db.errors import RecordUnreadable
+from db.figures import stored_figures
 from db.job import Claim, Job, JobState
 from db.tables import DeviceRow, FrontRow, JobRow, MeasurementRow, TrialRow
 from probes.device import Capability, DeviceInfo, DeviceKind
@@ -143,6 +144,7 @@ def measurement_row(trial_id: int, measurement: Measurement, key: ReuseKey | Non
         scope=reading.scope.value,
         method=reading.method.value,
         record=measurement_to_json(measurement),
+        figures=stored_figures(measurement),
         fingerprint=None if key is None else key.fingerprint,
         settings=None if key is None else key.settings,
     )

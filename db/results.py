@@ -81,9 +81,11 @@ class ResultStore:
         At most MAX_FOUND.
         """
         columns = [getattr(ResultRow, name) for name in _FOUND]
+        # The rest of the latencies would be most of what is read, and of what a service remembers.
+        columns += [ResultRow.latencies[name].as_float() for name in _P99]
         current = and_(ResultRow.model == model[:MAX_NAME], ResultRow.is_current.is_(True))
         # Model and state in both halves: each is then served by an index of its own, and old results are not read.
-        query = select(*columns, ResultRow.latencies).where(
+        query = select(*columns).where(
             or_(
                 and_(current, ResultRow.device == device[:MAX_NAME]),
                 and_(current, ResultRow.device_uuid == device),
@@ -96,7 +98,7 @@ class ResultStore:
         order = (ResultRow.tok_per_j.desc(), ResultRow.id)
         with self._database.read() as session:
             rows = session.execute(query.order_by(*order).limit(MAX_FOUND)).all()
-        return [Found(latencies_ms=_p99(row[-1]), **dict(zip(_FOUND, row[:-1], strict=True))) for row in rows]
+        return [_found_of(row) for row in rows]
 
     def newest_id(self) -> int | None:
         """Return a number that grows whenever results are stored; None without any."""
@@ -114,6 +116,13 @@ class ResultStore:
         query = select(ResultRow).where(ResultRow.job_id == job_id).order_by(ResultRow.tok_per_j.desc(), ResultRow.id)
         with self._database.read() as session:
             return [_result_of(row) for row in session.scalars(query)]
+
+    def of_trial(self, job_id: str, number: int) -> Result | None:
+        """Return the result that a trial of a job stands for, if it is one. Raises RecordUnreadable."""
+        query = select(ResultRow).where(ResultRow.job_id == job_id, ResultRow.number == number)
+        with self._database.read() as session:
+            row = session.scalar(query)
+            return None if row is None else _result_of(row)
 
     def missing(self, limit: int) -> list[str]:
         """Return jobs, newest first, that finished with a front and have no results: an earlier version ran them."""
@@ -147,9 +156,13 @@ _FOUND = (
 )  # fmt: skip
 
 
-def _p99(latencies_ms: dict[str, float]) -> dict[str, float]:
-    """Return what limits are asked for by: the rest would be most of what a service remembers."""
-    return {name: latencies_ms[name] for name in _P99 if name in latencies_ms}
+def _found_of(row: Sequence[Any]) -> Found:
+    num_plain = len(_FOUND)
+    p99 = zip(_P99, row[num_plain:], strict=True)
+    return Found(
+        latencies_ms={name: value for name, value in p99 if value is not None},
+        **dict(zip(_FOUND, row[:num_plain], strict=True)),
+    )
 
 
 def _save(session: Session, job: JobRow, trials: Sequence[Trial], front: Front) -> int:

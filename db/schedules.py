@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime
 
+import structlog
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from db.database import Database
-from db.errors import AmbiguousSchedule, ScheduleChanged, ScheduleExists, ScheduleNotFound
+from db.errors import AmbiguousSchedule, RecordUnreadable, ScheduleChanged, ScheduleExists, ScheduleNotFound
 from db.records import request_from_json, request_to_json
 from db.schedule import Schedule, ScheduleSpec
 from db.service import Overlap, ScheduleState
@@ -25,6 +26,8 @@ MIN_PREFIX = 4
 MAX_CANDIDATES = 5
 
 Schedules = list[Schedule]
+
+log = structlog.get_logger(__name__)
 
 
 class ScheduleStore:
@@ -92,9 +95,15 @@ class ScheduleStore:
             return [schedule_of(row) for row in session.scalars(query)]
 
     def all(self) -> Schedules:
-        """Return every schedule, oldest first."""
+        """Return every schedule that this version can read, oldest first; of others the log tells."""
+        found = []
         with self._database.read() as session:
-            return [schedule_of(row) for row in session.scalars(select(ScheduleRow).order_by(ScheduleRow.seq))]
+            for row in session.scalars(select(ScheduleRow).order_by(ScheduleRow.seq)):
+                try:
+                    found.append(schedule_of(row))
+                except RecordUnreadable as error:  # of a later version, or damaged: the others' nights go on
+                    log.error("schedule_unreadable", schedule=row.name, id=row.id, error=str(error))
+        return found
 
     def change(self, name: str, spec: ScheduleSpec, *, expected_version: int) -> Schedule:
         """Replace what a schedule says. Under other times nothing is due that lies before now.

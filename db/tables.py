@@ -228,6 +228,8 @@ class MeasurementRow(Base):
     scope: Mapped[str] = mapped_column(String(30))
     method: Mapped[str] = mapped_column(String(30))
     record: Mapped[dict[str, Any]]
+    #: What tables and charts show of the record, see `db.figures`: a tenth of its bytes or less.
+    figures: Mapped[list[Any] | None]
     #: What it was measured under, and at which settings, as hashes: what has the same two need not be measured again.
     #: NULL when it may not be taken over.
     fingerprint: Mapped[str | None] = mapped_column(String(64))
@@ -271,8 +273,8 @@ class FrontRow(Base):
     hypervolume: Mapped[float]
     latency_reference_ms: Mapped[float | None]
     num_points: Mapped[int]
-    #: The public form as it was saved, and of which version that form is: reading it needs no trial.
-    document: Mapped[dict[str, Any] | None]
+    #: The public form as it was saved, as gzip, and of which version that form is: reading it needs no trial.
+    document: Mapped[bytes | None]
     document_version: Mapped[int | None]
 
 

@@ -127,6 +127,13 @@ class TrialStore:
             )
             return [trial_of(row) for row in rows]
 
+    def of_number(self, job_id: str, number: int) -> Trials:
+        """Return the attempts at one point of a job, the first first; no other is decoded."""
+        query = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
+        query = query.order_by(TrialRow.attempt).options(joinedload(TrialRow.measurement))
+        with self._database.read() as session:
+            return [trial_of(row) for row in session.scalars(query)]
+
     def page(
         self, job_id: str, *, limit: int, after: tuple[int, int] = (-1, 0), state: TrialState | None = None
     ) -> Trials:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from api.errors import Refusal
 from api.operator_file import is_name
 from db.result import Result
-from engine.errors import UnknownModel
 from engine.settings import EngineSettings
 from engine.simulated import catalogue
 from probes.settings import DeviceSettings
@@ -107,9 +106,8 @@ def model_id(request: TuneRequest) -> str:
     known = _HUGGING_FACE.get(request.model.strip().lower())
     if known is not None:
         return known
-    try:
-        name, _ = catalogue.find(request.model)
-    except UnknownModel:
+    name = catalogue.name_of(request.model)
+    if name is None:
         return request.model
     ids = catalogue.ids(name)
     return request.model if request.model in ids else ids[0]

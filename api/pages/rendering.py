@@ -13,18 +13,26 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from api.front_words import miss_words, tied_words
+from api.pages.moments import ago, lasting, utc_iso, utc_words
+from api.plot.bundle import PATH as VEGA_PATH
 from api.quality_words import quality_words
 from api.records import device_out
-from api.stores import Stores
+from api.stores import Stores, utc_now
 from db.device import ControlState
 
 templates = Jinja2Templates(
     env=Environment(loader=PackageLoader("api", "templates"), autoescape=select_autoescape(["html", "svg"]))
 )
 
+#: Of chart_head.html.
+templates.env.globals["vega_path"] = VEGA_PATH
 templates.env.filters["tied_words"] = tied_words
 templates.env.filters["miss_words"] = miss_words
 templates.env.filters["quality_words"] = quality_words
+templates.env.filters["ago"] = lambda at: ago(at, utc_now())
+templates.env.filters["utc_words"] = utc_words
+templates.env.filters["utc_iso"] = utc_iso
+templates.env.filters["lasting"] = lasting
 
 
 def page(request: Request, stores: Stores, name: str, context: dict[str, Any], *, status: int = 200) -> HTMLResponse:

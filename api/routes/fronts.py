@@ -38,15 +38,12 @@ async def get_front(
     request: Request,
     job_id: str,
     if_none_match: Annotated[str | None, Header(description="entity tags of answers that are known")] = None,
+    accept_encoding: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """Show the job's front, or, when no point meets the limits, the nearest misses."""
     answers = cast(FrontAnswers, request.app.state.front_answers)
     answer = await answers.get(job_id)
-    # Whoever keeps it asks again: a job that was cancelled can be resumed.
-    headers = {"ETag": answer.etag, "Cache-Control": "private, no-cache"}
-    if if_none_match is not None and _is_known(answer.etag, if_none_match):
-        return Response(status_code=304, headers=headers)
-    return Response(answer.body, media_type="application/json", headers=headers)
+    return answer.response(accept_encoding=accept_encoding, if_none_match=if_none_match)
 
 
 @router.get("/v1/fronts")
@@ -82,17 +79,12 @@ async def compare_fronts(
     """Hold the fronts of several jobs side by side, with what keeps them from being comparable."""
     answers = cast(FrontAnswers, request.app.state.front_answers)
     stores = await stores_of(request)
-    fronts = [FrontOut.model_validate_json((await answers.get(job_id)).body) for job_id in job]
-    if len({front.job for front in fronts}) < len(fronts):
-        raise Refusal(f"job is {', '.join(job)}: one job is given twice; give different ones")
+    found = [await answers.get(job_id) for job_id in job]
 
     def compared() -> ComparisonOut:
+        fronts = [FrontOut.model_validate_json(answer.json) for answer in found]
+        if len({front.job for front in fronts}) < len(fronts):
+            raise Refusal(f"job is {', '.join(job)}: one job is given twice; give different ones")
         return compare([Compared(job=stores.jobs.get(front.job), front=front) for front in fronts], limit_ms)
 
     return await run_in_threadpool(compared)
-
-
-def _is_known(etag: str, if_none_match: str) -> bool:
-    """Tell whether a tag is among those of a header (RFC 9110, 13.1.2: compared weakly)."""
-    known = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
-    return "*" in known or etag in known

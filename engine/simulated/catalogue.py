@@ -28,16 +28,21 @@ def ids(name: str) -> tuple[str, ...]:
     return tuple(_entries()[name]["ids"])
 
 
+def name_of(model: str) -> str | None:
+    """Return the catalogue's name of a model that is given as `find` takes it; None where there is none."""
+    wanted = model.strip().lower()
+    known = _known()
+    return known.get(wanted) or known.get(_without_variant(wanted))
+
+
 def find(model: str) -> tuple[str, Mapping[str, Any]]:
     """Return name and config of a model by its catalogue name or Hugging Face id, in any case.
 
     Raises UnknownModel with the closest names.
     """
-    wanted = model.strip().lower()
-    entries = _entries()
-    known = _names_by_id() | {name: name for name in entries}
-    name = known.get(wanted) or known.get(_without_variant(wanted))
+    name, entries = name_of(model), _entries()
     if name is None:
+        wanted = model.strip().lower()
         short = _without_variant(wanted).rsplit("/", 1)[-1]
         close = difflib.get_close_matches(short, entries, n=5, cutoff=0.4) or list(entries)
         raise UnknownModel(
@@ -47,6 +52,11 @@ def find(model: str) -> tuple[str, Mapping[str, Any]]:
 
 
 @functools.cache
+def _known() -> dict[str, str]:
+    """Names by everything that stands for them, in lower case."""
+    return _names_by_id() | {name: name for name in _entries()}
+
+
 def _names_by_id() -> dict[str, str]:
     """Names by Hugging Face id, with and without its owner, in lower case."""
     full = {known.lower(): name for name, entry in _entries().items() for known in entry["ids"]}

@@ -231,10 +231,11 @@ def test_nothing_is_changed(client: TestClient, path: str) -> None:
 
 
 def test_the_service_and_lists_load_neither_torch_nor_optuna() -> None:
-    """What serves or lists jobs starts without the libraries of engine and search, and without scipy, which is slow."""
+    """What serves or lists jobs starts without the libraries of engine, search and charts, and without slow scipy."""
     modules = "api.app, api.cli, api.console, api.records, api.stores"
     code = (
-        f"import {modules}, sys; names = ('torch', 'optuna', 'transformers', 'scipy'); "
+        f"import {modules}, sys; names = ('torch', 'optuna', 'transformers', 'scipy', 'altair', "
+        "'vl_convert'); "
         "print([name for name in names if name in sys.modules])"
     )
     ended = subprocess.run(

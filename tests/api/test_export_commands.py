@@ -57,6 +57,13 @@ def test_a_file_that_cannot_be_written_is_named(main_with: Main, job_id: str, tm
     assert (ended.code, "name a file that can be written" in ended.complaint) == (2, True)
 
 
+def test_a_terminal_gets_no_zip(main_with: Main, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ZIP file is not written to a screen: the message names the option that takes it."""
+    monkeypatch.setattr("api.export_commands.is_terminal", lambda: True)
+    ended = main_with("export", job_id[:8], "--form", "mlperf")
+    assert (ended.code, "name a file with --output" in ended.complaint) == (2, True)
+
+
 def test_a_trial_that_is_no_point_is_refused(main_with: Main, job_id: str) -> None:
     """The message names the trials that can be exported."""
     complaint = main_with("export", job_id[:8], "--form", "vllm", "--point", 9).complaint

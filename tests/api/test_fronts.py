@@ -14,7 +14,8 @@ from sqlalchemy import func, select, update
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.front_answers import Answer, ByteCache
+from api.front_answers import ByteCache
+from api.packing import Packed
 from api.records import front_document, front_of_job
 from api.schemas import FRONT_VERSION
 from api.settings import Settings
@@ -129,6 +130,19 @@ def test_an_entity_tag_saves_the_body(client: TestClient, stores: Stores) -> Non
     assert client.get(path, headers={"If-None-Match": '"other"'}).content == first.content
 
 
+def test_each_form_has_its_own_tag(client: TestClient, stores: Stores) -> None:
+    """Who takes gzip gets what is stored, who does not gets the same unpacked; a tag of one is not of the other."""
+    path = f"/v1/jobs/{store_job(stores, [trial_of(0)])}/front"
+    packed, plain = (client.get(path, headers={"Accept-Encoding": takes}) for takes in ("br, gzip", "gzip;q=0, *;q=0"))
+    assert [answer.headers.get("content-encoding") for answer in (packed, plain)] == ["gzip", None]
+    assert packed.json() == plain.json()
+    assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) / 2
+    assert {answer.headers["vary"] for answer in (packed, plain)} == {"Accept-Encoding"}
+    known = {"If-None-Match": packed.headers["etag"]}
+    assert client.get(path, headers={**known, "Accept-Encoding": "gzip"}).status_code == 304
+    assert client.get(path, headers={**known, "Accept-Encoding": "identity"}).content == plain.content
+
+
 def test_the_tag_of_a_running_job_changes_with_its_trials(client: TestClient, stores: Stores) -> None:
     """While a job runs its front has a tag too: the same until another trial ends."""
     claim = claimed(stores, make_request())
@@ -169,7 +183,7 @@ def test_the_cache_is_bounded() -> None:
     """Of answers that do not fit together the one that was asked for longest ago goes."""
     cache = ByteCache(max_bytes=25)
     for key in "abc":
-        cache.put(key, Answer(b"0123456789", f'"{key}"'))
+        cache.put(key, Packed.of(b"0123456789"))
         cache.get("a")
     assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
 

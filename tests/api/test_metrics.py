@@ -34,6 +34,7 @@ def test_what_is_stored_is_told(client: TestClient, stores: Stores) -> None:
     stores.jobs.create(make_request())
     stores.trials.finish(stores.trials.start(claim, 0, make_point()), make_trial())
     stores.trials.start(claim, 1, make_point(16))
+    stores.deliveries.add("ops", "night/1/started", {"event": "night.started"})
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     found = samples_of(answer.text)
@@ -45,6 +46,8 @@ def test_what_is_stored_is_told(client: TestClient, stores: Stores) -> None:
         ("wattfront_trials", "state", "running", 1),
         ("wattfront_trials", "state", "invalid", 0),
         ("wattfront_nights", "outcome", "missed", 0),
+        ("wattfront_deliveries", "state", "pending", 1),
+        ("wattfront_deliveries", "state", "failed", 0),
     ):
         assert (value, count) == (value, found[name, ((label, value),)])
     for name, least in (("wattfront_queue_age_seconds", 0), ("wattfront_workers", 0), ("wattfront_event_streams", 0)):

@@ -52,6 +52,22 @@ def test_it_can_be_woken(started: Start) -> None:
     assert nightly.wait_for_look(2, timeout_s=LONGEST_S)
 
 
+def test_what_it_is_woken_for_during_a_look_is_looked_at(started: Start) -> None:
+    """A schedule that is made while it looks may have been missed by that look, so another one follows."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def keep() -> datetime | None:
+        has_begun.set()
+        assert may_end.wait(LONGEST_S)
+        return None
+
+    nightly = started(keep)
+    assert has_begun.wait(LONGEST_S)
+    nightly.wake()
+    may_end.set()
+    assert nightly.wait_for_look(2, timeout_s=LONGEST_S)
+
+
 def test_a_database_that_is_busy_costs_one_look(started: Start) -> None:
     """A look that the database refuses ends nothing: the next one finds it again."""
     answers = iter([DatabaseBusy("locked")])

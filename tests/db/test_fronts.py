@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from db.errors import RecordNotStorable, TrialNotStored
+from db.errors import LeaseLost, RecordNotStorable, TrialNotStored
 from db.fronts import FrontStore
 from db.jobs import Claim, JobStore
 from db.trials import TrialStore
-from tests.db.factories import START, make_measurement, make_point, make_request, make_trial
+from tests.db.factories import START, Clock, make_measurement, make_point, make_request, make_trial
 from tuner.measurement import Distribution, Estimate
 from tuner.pareto import Front, front_of
 from tuner.trial import Trial
@@ -46,6 +46,18 @@ def test_a_front_comes_back_with_its_trials(fronts: FrontStore, claim: Claim, st
     fronts.save(claim.job_id, front)
     assert front == fronts.latest(claim.job_id)
     assert [trial.number for trial in front.trials] == [2, 1, 0]
+
+
+def test_a_worker_that_was_given_up_saves_no_front(
+    fronts: FrontStore, jobs: JobStore, clock: Clock, claim: Claim, stored: list[Trial]
+) -> None:
+    """Once another has taken the job over, the former holder's front is refused and the job's last one stays."""
+    fronts.save(claim.job_id, make_front(stored), claim=claim)
+    clock.advance(3600)
+    assert jobs.claim_next("host:2", 60) is not None
+    with pytest.raises(LeaseLost):
+        fronts.save(claim.job_id, make_front(stored[:1]), claim=claim)
+    assert fronts.history(claim.job_id) == [make_front(stored)]
 
 
 def test_old_fronts_stay(fronts: FrontStore, jobs: JobStore, claim: Claim, stored: list[Trial]) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from db import migrate
@@ -123,6 +125,13 @@ def names_of_constraints(database: Database) -> set[str | None]:
                 inspector.get_pk_constraint(table),
             )
         }
+
+
+def test_the_last_file_is_the_head_of_the_revisions() -> None:
+    """The version that is needed is told from the files' names as Alembic tells it from what they say."""
+    config = Config()
+    config.set_main_option("script_location", migrate.SCRIPTS)
+    assert migrate.head() == ScriptDirectory.from_config(config).get_current_head()
 
 
 def test_migrations_and_tables_agree(database: Database) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from db.audit import AuditStore
 from db.database import Database
 from db.deliveries import DeliveryStore
 from db.devices import DeviceStore
+from db.front_documents import FrontDocument, FrontDocumentStore
 from db.fronts import FrontStore
 from db.jobs import JobStore
 from db.keys import KeyStore
@@ -22,7 +25,7 @@ from db.results import ResultStore
 from db.schedules import ScheduleStore
 from db.service import Scope
 from db.service_tables import WorkerRow, WorkloadRow
-from db.tables import Base, JobRow, QualityRow
+from db.tables import Base, FrontRow, JobRow, QualityRow
 from db.trials import TrialStore
 from tests.db.factories import (
     START,
@@ -42,7 +45,7 @@ TABLES_OF = {
     "0004": ("qualities",),
     "0005": ("api_keys", "audit", "deliveries", "events", "nights", "results", "schedules", "workers", "workloads"),
 }
-VERSIONS = ("base", "0001", "0002", "0003", "0004")
+VERSIONS = ("base", "0001", "0002", "0003", "0004", "0005", "0006")
 
 
 def counts_of(database: Database) -> dict[str, int]:
@@ -118,3 +121,17 @@ def test_down_and_up_again_with_rows_in_every_table(empty_database: Database, cl
         (asked.model, asked.engine, asked.device) for _ in range(0 if version == "base" else 1)
     ]
     assert JobStore(empty_database, clock.now).create(make_request()).request == make_request()
+
+
+def test_documents_are_packed_and_unpacked(empty_database: Database, clock: Clock) -> None:
+    """What a front shows is the same after a way down to the version that kept it as JSON and up again."""
+    migrate.upgrade(empty_database)
+    fill(empty_database, clock)
+    shown = {"points": [{"tok_per_j": 1.5, "note": "naïve"}], "is_final": True}
+    packed = FrontDocument(body=gzip.compress(json.dumps(shown).encode()), version=3)
+    FrontDocumentStore(empty_database).put(1, packed)
+    migrate.downgrade(empty_database, "0005")
+    migrate.upgrade(empty_database)
+    with empty_database.read() as session:
+        (body,) = session.scalars(select(FrontRow.document)).all()
+    assert shown == json.loads(gzip.decompress(body or b""))

@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from db.database import Database
 from db.errors import AmbiguousSchedule, ScheduleChanged, ScheduleExists, ScheduleNotFound
 from db.schedule import ScheduleSpec
 from db.schedules import ScheduleStore
 from db.service import Overlap, ScheduleState
+from db.service_tables import ScheduleRow
 from tests.db.factories import START, Clock, make_request
 
 
@@ -118,6 +120,14 @@ def test_pages_follow_each_other(schedules: ScheduleStore) -> None:
     made = [schedules.create(make_spec(name=f"n{i}")) for i in range(3)]
     assert schedules.list(limit=2) == [made[2], made[1]]
     assert schedules.list(limit=2, before=made[1].id) == [made[0]]
+
+
+def test_one_that_cannot_be_read_hides_no_other(schedules: ScheduleStore, database: Database) -> None:
+    """A schedule of a later version is left out where all are looked through: the others' nights go on."""
+    first, other = (schedules.create(make_spec(name=name)) for name in ("a", "b"))
+    with database.transaction() as session:
+        session.execute(update(ScheduleRow).where(ScheduleRow.id == first.id).values(request={"schema": 10_000}))
+    assert schedules.all() == [other]
 
 
 def test_a_change_of_another_version_is_refused(schedules: ScheduleStore, clock: Clock) -> None:

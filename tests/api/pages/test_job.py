@@ -1,4 +1,4 @@
-"""The web view: the list of jobs, and one job with its front."""
+"""A job's page as the server writes it: what it tells of the front, of energy, of an end without points."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.pages.overview import MAX_JOBS
 from api.stores import Stores
 from db.job import JobState
 from probes.device import Method, Scope
 from tests.api.commands import FinishedJob
+from tests.api.pages.scenes import finished_job as store_finished_job
 from tests.api.scripted import claimed
 from tests.db.factories import (
-    make_capability,
     make_conditions,
     make_device,
     make_measurement,
@@ -44,22 +43,6 @@ def job_with(stores: Stores, *trials: Trial, name: str = "nightly") -> str:
     return claim.job_id
 
 
-def test_without_jobs_the_page_says_how_to_start_one(client: TestClient) -> None:
-    """An empty list shows the command that fills it."""
-    assert "wattfront tune --model" in client.get("/").text
-
-
-def test_jobs_are_listed_newest_first(client: TestClient, stores: Stores) -> None:
-    """The list links every job, the newest at the top, and says when there are more than it shows."""
-    ids = [stores.jobs.create(make_request(name=f"job {i}")).id for i in range(3)]
-    page = client.get("/").text
-    assert sorted(ids, key=lambda job_id: -ids.index(job_id)) == sorted(ids, key=page.index)
-    assert "older ones by" not in page
-    for _ in range(MAX_JOBS - 3):
-        stores.jobs.create(make_request())
-    assert f"The newest {MAX_JOBS}; older ones by" in client.get("/").text
-
-
 @pytest.mark.parametrize("at", ["/", "/jobs/{}"])
 def test_text_is_shown_as_text(client: TestClient, stores: Stores, at: str) -> None:
     """A name, a knob's value, a reason and a message that look like markup are shown, not run."""
@@ -71,22 +54,14 @@ def test_text_is_shown_as_text(client: TestClient, stores: Stores, at: str) -> N
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
-def test_no_page_loads_anything_from_elsewhere(client: TestClient, stores: Stores) -> None:
-    """Pages have no scripts, no inline style, and no address of another site."""
-    stores.devices.seen(make_device(), [make_capability()])
-    stores.devices.set_control("GPU-1", "restore_failed", "not permitted")
-    page = client.get("/").text + client.get(f"/jobs/{job_with(stores, make_trial())}").text
-    for foreign in ("<script", "style=", "http://", "https://", "//cdn"):
-        assert foreign not in page
-
-
 def test_an_estimate_is_labelled(client: TestClient, stores: Stores) -> None:
-    """Where nothing was measured, the page says so beside scope and method and on the axis."""
+    """Where nothing was measured, the page says so at its head, beside scope and method, and on each part."""
     reading = make_reading(scope=Scope.CPU_SHARE, method=Method.ESTIMATE)
     page = client.get(f"/jobs/{job_with(stores, make_trial(measurement=make_measurement(reading=reading)))}").text
     assert "<b>Estimate:</b> nothing was measured." in page
     assert "Energy scope <b>cpu_share</b>, method <b>estimate</b>" in page
-    assert "tokens per joule, estimate" in page
+    assert "Estimate, energy was not measured." in page.partition("<h2")[0]
+    assert page.count('<span class="tag estimate">estimate</span>') == 6  # of the job, and of each part with figures
 
 
 def test_a_measurement_is_not_labelled_as_an_estimate(client: TestClient, stores: Stores) -> None:
@@ -108,28 +83,76 @@ def test_a_job_that_meets_no_limit_says_so(client: TestClient, stores: Stores) -
     stores.jobs.finish(claim, JobState.FINISHED, "no_feasible_point", f"no configuration meets the limits; {detail}")
     answer = client.get(f"/jobs/{claim.job_id}")
     assert answer.status_code == 200
-    assert "Ended because: no feasible point." in answer.text
-    assert "No configuration meets the limits. Nearest:" in answer.text
-    assert 'trial 0: <span class="knob">max_batch <b>8</b></span>' in answer.text
-    assert detail in answer.text
+    assert ": no feasible point." in answer.text
+    nearest = answer.text.partition("No configuration meets the limits. Nearest:")[2]
+    assert "trial 0:" in nearest
+    assert "max_batch" in nearest
+    assert detail in nearest
+    assert "there is none to run" in answer.text
 
 
 def test_a_job_without_trials_is_a_page(client: TestClient, stores: Stores) -> None:
     """A job that has only been submitted has a page that says so."""
     job = stores.jobs.create(make_request())
     page = client.get(f"/jobs/{job.id}").text
-    assert "No trial has ended yet." in page
-    assert "None yet." in page
+    assert "Waits for a worker" in page
+    assert "<code>wattfront worker</code>" in page
+    assert "No trial has begun" in page
 
 
-def test_failed_trials_are_shown_with_their_reason(client: TestClient, stores: Stores) -> None:
-    """A trial whose engine died is listed with the sentence that tells how, and has no figures."""
+def test_a_job_of_failed_trials_says_how_many(client: TestClient, stores: Stores) -> None:
+    """Trials whose engine died are counted, and the page says that none gave a usable measurement."""
     failed = make_trial(
         state=TrialState.FAILED, reason="engine_died", detail="engine process 7 ended", measurement=None
     )
-    page = client.get(f"/jobs/{job_with(stores, failed)}").text
-    assert 'failed<span class="quiet">: engine process 7 ended</span>' in page
-    assert "<figure>" not in page
+    claim = claimed(stores, make_request())
+    stores.trials.finish(stores.trials.start(claim, 0, failed.point), failed)
+    stores.jobs.finish(claim, JobState.FAILED, "engine_died", "the engine died again and again")
+    page = client.get(f"/jobs/{claim.job_id}").text
+    assert "<small>1 failed</small>" in page
+    assert "No trial gave a usable measurement" in page
+    assert '<p class="notice bad">the engine died again and again</p>' in page
+
+
+def test_a_cancelled_job_says_how_to_go_on(client: TestClient, stores: Stores) -> None:
+    """Its page has the command that resumes it; that of a running job has a button that cancels it instead."""
+    job = stores.jobs.create(make_request())
+    assert 'id="cancel"' in client.get(f"/jobs/{job.id}").text
+    stores.jobs.request_cancel(job.id)
+    page = client.get(f"/jobs/{job.id}").text
+    assert f"wattfront tune --resume {job.id[:8]}" in page
+    assert 'id="cancel"' not in page
+
+
+def test_the_point_to_run_is_the_most_frugal(client: TestClient, stores: Stores) -> None:
+    """The recommendation of the first paint is the point with the most tokens per joule, as the explanation's is."""
+    job_id = store_finished_job(stores)
+    page = client.get(f"/jobs/{job_id}").text
+    use = page.partition('id="use"')[2].partition("</section>")[0]
+    assert "<dt>Trial</dt><dd>2</dd>" in use
+    assert '<span class="gain better">1.80×</span>' in use
+    assert f'href="/v1/jobs/{job_id}/export?form=vllm"' in use
+    assert client.get(f"/v1/jobs/{job_id}/explanation").json()["recommended"]["trial"] == 2
+
+
+def test_no_trial_is_decoded_for_a_finished_job(
+    client: TestClient, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that has ended the page is written from its stored front, however many trials there are."""
+    job_id = store_finished_job(stores)
+    client.get(f"/jobs/{job_id}")  # stores the front's document
+    client = TestClient(create_app(stores), base_url="http://localhost")
+    monkeypatch.setattr("db.trials.trial_of", None)
+    assert client.get(f"/jobs/{job_id}").status_code == 200
+
+
+def test_what_is_not_for_eyes_alone_is_linked(client: TestClient, stores: Stores) -> None:
+    """Without scripts the page has its table and plain links to pictures, files and data."""
+    job_id = store_finished_job(stores)
+    page = client.get(f"/jobs/{job_id}").text
+    for name in ("file", "trials", "figures", "explanation", "front", "front.png", "front.svg", "export?form=csv"):
+        assert f'href="/v1/jobs/{job_id}/{name}"' in page
+    assert f'href="/compare?job={job_id}"' in page
 
 
 @pytest.mark.parametrize("at", ["/", "/jobs/{}"])
@@ -151,39 +174,13 @@ def test_a_device_that_could_not_be_restored_is_on_every_page(client: TestClient
     assert "alarm" not in client.get(path).text
 
 
-def test_the_index_lists_the_devices(client: TestClient, stores: Stores) -> None:
-    """Each device has its name, where its energy comes from (not a knob it has), and who sets it."""
-    assert "<h2>Devices</h2>" not in client.get("/").text
-    knob = make_capability(name="sm_clock_cap_mhz", reason="210 to 1980 MHz")
-    absent = make_capability(name="NVML total energy counter", is_available=False, reason="not supported")
-    field = make_capability(name="NVML instant power of the gpu, field 186", reason="reads 300.0 W")
-    stores.devices.seen(make_device(), [knob, absent, field])
-    stores.devices.seen(make_device(uuid="CPU-1", name="EPYC"), [absent])
-    stores.devices.set_control("GPU-1", "controlled", "the guard")
-    page = client.get("/").text.partition("<h2>Devices</h2>")[2]
-    assert "NVML instant power of the gpu, field 186" in page
-    assert "total energy counter" not in page
-    assert '<span class="quiet">nothing</span>' in page
-    assert '<span class="state controlled">controlled</span> <span class="quiet">the guard</span>' in page
-    assert '<span class="state observed">observed</span>' in page
-
-
 def test_clocks_are_shown_where_there_are_any(client: TestClient, stores: Stores) -> None:
-    """A trial on a GPU has its mean clock, and says where the power limit held it down; a CPU's table has no column."""
+    """A point measured on a GPU has its mean clock, and says where power limited it; a CPU's table has no column."""
     assert "Mean clock" not in client.get(f"/jobs/{job_with(stores, make_trial())}").text
     limited = make_reading(conditions=(make_conditions(),), notes=("power_limited",))
-    unknown = make_reading(conditions=(make_conditions(mean_clock_mhz=None),))
-    job_id = job_with(
-        stores,
-        make_trial(measurement=make_measurement(reading=limited)),
-        make_trial(number=1, measurement=make_measurement(reading=unknown)),
-        make_trial(number=2, state=TrialState.FAILED, reason="engine_died", measurement=None),
-    )
-    page = client.get(f"/jobs/{job_id}").text
+    page = client.get(f"/jobs/{job_with(stores, make_trial(measurement=make_measurement(reading=limited)))}").text
     assert "Mean clock, MHz" in page
     assert '<td class="n">1398 <span class="quiet">power limited</span></td>' in page
-    rows = page.partition("<h2>Trials</h2>")[2].split("<tr")[1:]
-    assert [row.count("<td") + row.count("<th") - row.count("<thead") for row in rows] == [11, 11, 11, 11]
 
 
 def test_the_hosts_power_and_idle_power_are_shown_apart(client: TestClient, stores: Stores) -> None:
@@ -222,36 +219,33 @@ def test_every_figure_of_the_front_has_its_interval(client: TestClient, stores: 
 
 
 def test_ties_are_marked(client: TestClient, stores: Stores) -> None:
-    """A point that stays by a tie has a ring, the trial that it is tied with, and a sentence; else none."""
+    """A point that stays by a tie is called behind, beside the trial that it is tied with; else there is no column."""
     near = make_measurement(tok_per_j=Estimate(1.98, 1.9, 2.1))
     other = make_trial(number=1, point=make_point(16), measurement=near)
     page = client.get(f"/jobs/{job_with(stores, make_trial(), other)}").text
-    assert page.count('class="ring"') == 1
     assert '<td>#0 <span class="quiet">behind</span></td>' in page
     assert "1 of 2 points is on the front by a tie" in page
-    alone = client.get(f"/jobs/{job_with(stores, make_trial())}").text
-    assert 'class="ring"' not in alone
-    assert "Tied with" not in alone
+    assert "Tied with" not in client.get(f"/jobs/{job_with(stores, make_trial())}").text
 
 
-def test_repeats_of_a_point_are_one_dot(client: TestClient, stores: Stores) -> None:
-    """Three windows of one point are one row and one dot at their mean, and the row says how many they are."""
+def test_repeats_of_a_point_are_one_row(client: TestClient, stores: Stores) -> None:
+    """Three windows of one point are one row of the front at their mean, and the row says how many they are."""
     repeats = [
         make_trial(number=i, session=f"s{i}", measurement=make_measurement(tok_per_j=Estimate(2.0 + i)))
         for i in range(3)
     ]
     page = client.get(f"/jobs/{job_with(stores, *repeats)}").text
-    assert page.count("<circle") == 1
-    assert "3 tok/J, 31 ms, mean of 3 windows" in page
-    assert '<td class="n">3<span class="quiet"> in ' in page
+    points = page.partition('id="part-points"')[2].partition("</table>")[0]
+    assert points.count("<tr") == 2
+    assert '<td class="n">3<span class="quiet"> in 3 launches</span></td>' in points
 
 
 def test_a_real_job_has_a_page(finished_job: FinishedJob) -> None:
-    """The page of a job that ran shows its trials, and whether its energy was measured or estimated."""
+    """The page of a job that ran shows its points, and whether its energy was measured or estimated."""
     client = TestClient(create_app(finished_job.stores), base_url="http://localhost")
     page = client.get(f"/jobs/{finished_job.id[:8]}").text
     assert "<h1>the first</h1>" in page
-    assert page.count("prefill_chunk <b>") >= 2
+    assert "prefill_chunk" in page.partition("Points of the front")[2] or "Nearest:" in page
     assert ("Estimate:" in page) != ("Measured." in page)
 
 
