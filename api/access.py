@@ -154,7 +154,8 @@ class Access:
     def _refuse(self, asked: HTTPConnection) -> RedirectResponse:
         """Send a browser to the form. Raises KeyNeeded for everybody else."""
         if wants_page(asked):
-            return RedirectResponse(f"{LOGIN_PATH}?next={quote(asked.url.path)}", status_code=303)
+            goal = asked.url.path + (f"?{asked.url.query}" if asked.url.query else "")
+            return RedirectResponse(f"{LOGIN_PATH}?next={quote(goal)}", status_code=303)
         is_shown = "authorization" in asked.headers or COOKIE in asked.cookies
         problem = "the key is wrong, revoked or expired" if is_shown else "no key was sent"
         raise KeyNeeded(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -112,7 +111,7 @@ def create_app(stores: Stores, settings: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(stores, lambda: app.state.event_streams.num_followers)
     app.state.explanations = Explanations()
     app.state.bundle = Bundle(settings.cache_dir)
-    app.state.drawing = asyncio.Semaphore(1)
+    app.state.drawing = front_pictures.Drawing()
     app.state.uploads = Uploads()
     app.state.ring = KeyRing(stores.keys)
     app.state.recommender = Recommender(stores, utc_now)

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from api.explanation_schemas import (
     ComparedOut,
@@ -17,19 +18,20 @@ from api.explanation_schemas import (
     RatioOut,
     SpentOut,
 )
-from api.explanation_words import brief, full
 from api.records import nearest_misses
 from api.schemas import EstimateOut
 from api.stores import Stores
 from db.job import Job
 from tuner.aggregates import Aggregated
 from tuner.budget import spent, spent_words
-from tuner.explain import Difference, Explanation, Gain, explain, throughput
-from tuner.influence import Influence
 from tuner.knobs import SIMULATED
 from tuner.measurement import Estimate
-from tuner.steps import Step
 from tuner.trial import Trial, TrialState
+
+if TYPE_CHECKING:  # what explains is imported when it is asked: a service starts sooner
+    from tuner.explain import Difference, Explanation, Gain
+    from tuner.influence import Influence
+    from tuner.steps import Step
 
 #: Explanations that are remembered: a few megabytes.
 MAX_REMEMBERED = 64
@@ -71,6 +73,9 @@ def explanation_of_job(stores: Stores, job_id: str) -> ExplanationOut:
 
 def explanation_of(job: Job, trials: Sequence[Trial]) -> ExplanationOut:
     """Return the public form of what a job's trials explain."""
+    from api.explanation_words import full
+    from tuner.explain import explain
+
     found, taken = explain(job.request, trials), spent(trials)
     misses = [] if found.recommended else nearest_misses(job.request, trials)
     reading = next((one.trial.measurement.reading for one in _shown(found) if one.trial.measurement), None)
@@ -99,6 +104,9 @@ def explanation_of(job: Job, trials: Sequence[Trial]) -> ExplanationOut:
 
 def end_lines(stores: Stores, job: Job) -> list[str]:
     """Return what a job found, in five sentences at most, and what it used of its budget."""
+    from api.explanation_words import brief
+    from tuner.explain import explain
+
     trials = stores.trials.list(job.id)
     return [
         *brief(job.request, explain(job.request, trials)),
@@ -117,6 +125,8 @@ def _shown(found: Explanation) -> list[Aggregated]:
 
 
 def _compared(point: Aggregated) -> ComparedOut:
+    from tuner.explain import throughput
+
     return ComparedOut(
         trial=point.trial.number,
         knobs=point.point.as_dict(),

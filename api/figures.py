@@ -39,7 +39,7 @@ def figures(job: Job, found: TrialFigures, front: Mapping[str, Any], *, after: i
     columns = _columns(found, metric, metrics, _knob_names(job, found))
     columns["device_s"] = _unless_running(found, accumulate(seconds or 0.0 for seconds in found.device_s))
     columns["hypervolume"] = _unless_running(
-        found, running_hypervolume(_windows(found, metric, limits), front["latency_reference_ms"])
+        found, running_hypervolume(_windows(found, metric, limits, front), front["latency_reference_ms"])
     )
     first = next((place for place, number in enumerate(found.number) if number > after), len(found.number))
     return {
@@ -122,24 +122,28 @@ def _unless_running(found: TrialFigures, sums: Any) -> list[float | None]:
     ]
 
 
-def _windows(found: TrialFigures, metric: str, limits: Mapping[str, float]) -> list[Shown | None]:
+def _windows(
+    found: TrialFigures, metric: str, limits: Mapping[str, float], front: Mapping[str, Any]
+) -> list[Shown | None]:
     """Return what each trial showed that may stand on a front, limits aside; None for the others.
 
-    Where a job was resumed on another device or version, only trials of the newest one's origin count.
+    Where a job was resumed on another device or version, only trials of the front's origin count.
     """
     of = found.figures
     places = [
         place
-        for place, (state, tok_per_j, latency_ms, cut_by) in enumerate(
-            zip(found.state, of["tok_per_j"], of[metric], of["cut_by"], strict=True)
+        for place, (state, tok_per_j, latency_ms) in enumerate(
+            zip(found.state, of["tok_per_j"], of[metric], strict=True)
         )
-        if state in _MEASURED and tok_per_j is not None and latency_ms is not None and cut_by is None
+        if state in _MEASURED and tok_per_j is not None and latency_ms is not None
     ]
+    origin = _origin(found, places, front)
+    places = [place for place in places if of["origin"][place] == origin]
     num_windows = Counter(found.point[place] for place in places)
     windows: list[Shown | None] = [None] * len(found.number)
     for place in places:
-        if of["origin"][place] == of["origin"][places[-1]]:
-            is_repeated = num_windows[found.point[place]] > 1
+        is_repeated = num_windows[found.point[place]] > 1
+        if is_repeated or of["cut_by"][place] is None:
             windows[place] = Shown(
                 point=found.point[place],
                 tok_per_j=of["tok_per_j"][place],
@@ -150,13 +154,28 @@ def _windows(found: TrialFigures, metric: str, limits: Mapping[str, float]) -> l
     return windows
 
 
+def _origin(found: TrialFigures, places: Sequence[int], front: Mapping[str, Any]) -> str | None:
+    """Return what the windows of the front's points share; without one it is that of the newest."""
+    on_front = {point["trial"] for point in front["points"]}
+    of_front = (place for place in places if found.number[place] in on_front)
+    place = next(of_front, places[-1] if places else None)
+    return None if place is None else found.figures["origin"][place]
+
+
 def _repeat(found: TrialFigures, place: int, limits: Mapping[str, float]) -> Repeat:
-    is_of_limits = found.state[place] == TrialState.COMPLETE or (found.reason[place] or "").startswith("sla:")
+    of = found.figures
+    shares = tuple(_share(of[name][place], bound_ms) for name, bound_ms in limits.items())
     return Repeat(
         session=found.session[place] or found.reused_from[place] or "unknown",
-        shares=tuple((found.figures[name][place] or 0.0) / bound_ms for name, bound_ms in limits.items()),
-        is_out=not is_of_limits,
+        shares=shares,
+        is_out=found.state[place] != TrialState.COMPLETE and not any(share > 1 for share in shares),
+        is_cut=of["cut_by"][place] is not None,
     )
+
+
+def _share(latency_ms: float | None, bound_ms: float) -> float:
+    """Return a latency over its bound; one without samples counts as missed by the whole bound, as in a verdict."""
+    return 2.0 if latency_ms is None else latency_ms / bound_ms
 
 
 def _front_point(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from api.job_schemas import JobIn, WindowIn
 from tuner.knobs import usual_engine
 from tuner.request import QualityGate, TuneRequest, WindowRule, WorkloadSpec
@@ -43,6 +41,8 @@ def fields_of(request: TuneRequest) -> dict[str, Any]:
 
 def yaml_of(fields: Mapping[str, Any]) -> str:
     """Return a job's fields as the content of a job file, which `wattfront tune` takes."""
+    import yaml  # when it is needed: a service starts sooner
+
     plain: str = yaml.safe_dump(
         dict(fields), sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.complaints import shown
@@ -25,7 +26,7 @@ from api.errors import (
     UnknownHost,
     UnreadableUrl,
 )
-from api.problems import problem_of
+from api.problems import answer_to
 from db.errors import StoreError
 
 MAX_HEADER_BYTES = 32_000
@@ -75,7 +76,7 @@ class Envelope:
         try:
             await self._app(scope, receive, send_with_headers)
         except (Refusal, StoreError) as error:  # of middleware, before anything was answered
-            await problem_of(error)(scope, receive, send_with_headers)
+            await answer_to(Request(scope), error)(scope, receive, send_with_headers)
 
 
 class Bounds:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
 
 from api.complaints import complaint_of
@@ -89,6 +88,8 @@ def load_operator(path: Path | None) -> Operator:
     """Read the operator's file; without one nothing can be named. Raises UsageError naming file, field and value."""
     if path is None:
         return Operator()
+    import yaml  # few services have such a file
+
     try:
         fields: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

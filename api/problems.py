@@ -87,6 +87,12 @@ def problem_of(error: Exception) -> Response:
     return problem(Refusal.status, Refusal.title, str(error), members=_members_of(error))
 
 
+def answer_to(request: Request, error: Exception) -> Response:
+    """Return what `problem_of` does, as a page for somebody who looks for one."""
+    found = problem_of(error)
+    return problem_page(request, found) if wants_page(request) else found
+
+
 def problem(
     status: int,
     title: str,

@@ -21,10 +21,12 @@ class Repeat(NamedTuple):
     shares: tuple[float, ...]
     #: Whether it is outside for another reason than a limit, which no mean mends.
     is_out: bool
+    #: Whether it ended before its time: it is held to the limits, but its figures are not in the mean.
+    is_cut: bool = False
 
 
 class Shown(NamedTuple):
-    """What one whole window showed of a point."""
+    """What one window showed of a point: a whole one, unless its point has others."""
 
     point: str
     tok_per_j: float
@@ -106,12 +108,14 @@ def _place(windows: Sequence[Shown]) -> tuple[float, float] | None:
     As in `tuner.aggregates`: inside is a point whose means are, and one of whose windows is outright.
     """
     repeats = [window.repeat for window in windows if window.repeat is not None]
-    if not any(window.is_inside for window in windows) or any(repeat.is_out for repeat in repeats):
+    whole = [(window, window.repeat) for window in windows if window.repeat is not None and not window.repeat.is_cut]
+    if not any(window.is_inside for window, _ in whole) or any(repeat.is_out for repeat in repeats):
         return None
     if any(_mean(repeats, share) > 1 for share in zip(*(repeat.shares for repeat in repeats), strict=True)):
         return None
-    latency_ms = _mean(repeats, [window.latency_ms for window in windows])
-    return latency_ms, _mean(repeats, [window.tok_per_j for window in windows])
+    used = [repeat for _, repeat in whole]
+    latency_ms = _mean(used, [window.latency_ms for window, _ in whole])
+    return latency_ms, _mean(used, [window.tok_per_j for window, _ in whole])
 
 
 def _mean(repeats: Sequence[Repeat], figures: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError
 
@@ -28,14 +28,15 @@ from db.job import Job, JobState
 from db.workloads import UPLOADED, Workload, WorkloadStore
 from engine.errors import UnknownModel
 from engine.simulated import catalogue
-from probes.simulated.device import SimulatedDevice
 from probes.simulated.names import is_simulated_name, parse_name
 from probes.simulated.twin import SUFFIX
 from tuner.drift import BASELINE_EVERY
 from tuner.errors import InvalidRequest
 from tuner.request import KnobValue, TuneRequest, WorkloadSpec
-from tuner.simulation import open_simulation
-from tuner.space import SearchSpace, search_space
+
+if TYPE_CHECKING:
+    from probes.simulated.device import SimulatedDevice
+    from tuner.space import SearchSpace
 
 #: Queued and running ones together.
 MAX_OPEN_JOBS = 100
@@ -231,6 +232,10 @@ def searched(
     """
     if not is_simulated_name(request.device) or request.model in operator.models:
         return None
+    # Not with the module: a service starts sooner without the simulation, and few posts come in its first second.
+    from tuner.simulation import open_simulation
+    from tuner.space import search_space
+
     request = request if trace is None else as_long(request, trace)
     device = open_simulation(request).device
     return search_space(request, device), device

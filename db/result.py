@@ -14,7 +14,6 @@ from functools import partial
 
 from probes.device import Reading
 from tuner.aggregates import Aggregated
-from tuner.explain import comparable, default_trial, difference, throughput
 from tuner.knobs import SIMULATED
 from tuner.measurement import Estimate, Measurement, Quality
 from tuner.pareto import Front
@@ -105,6 +104,9 @@ def results_of(job_id: str, request: TuneRequest, trials: Sequence[Trial], front
     Only points that were measured like the newest one are among them, as on a front: figures of another driver, meter
     or version are not comparable.
     """
+    # Here and below: what reads stored results needs no statistics of explanations.
+    from tuner.explain import comparable, default_trial
+
     points = comparable(request, trials)
     default = default_trial(request, trials)
     reference = next((one for one in points if default is not None and one.point == default.point), None)
@@ -139,6 +141,8 @@ def quality_share(quality: Quality | None) -> float | None:
 def _result(
     job_id: str, request: TuneRequest, point: Aggregated, reference: Aggregated | None, *, is_front: bool
 ) -> Result:
+    from tuner.explain import throughput
+
     measurement = _measurement(point)
     power_w = _mean_power_w(point)
     assert power_w is not None  # results_of leaves points without it out
@@ -160,6 +164,8 @@ def _result(
 
 
 def _evidence(request: TuneRequest, point: Aggregated, reference: Aggregated | None, reading: Reading) -> Evidence:
+    from tuner.explain import throughput
+
     measurement = _measurement(point)
     workload = request.workload
     longest = workload.prompt_tokens[1] + workload.output_tokens[1]
@@ -205,6 +211,8 @@ def _known(metric: str, measurement: Measurement) -> Estimate:
 
 
 def _gain(point: Aggregated, reference: Aggregated) -> DefaultGain:
+    from tuner.explain import difference
+
     over = difference(point.tok_per_j, reference.tok_per_j)
     return DefaultGain(
         number=reference.trial.number,

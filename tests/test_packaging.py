@@ -37,6 +37,7 @@ DATA = (
     "api/templates/schedule_macros.html",
     "api/templates/schedules.html",
     "api/static/forms.css",
+    "api/static/js/explanation.mjs",
     "api/static/js/form_fields.mjs",
     "api/static/js/job_form.mjs",
     "api/static/js/knob_fields.mjs",

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import yaml
-
 from api.export import vllm
 from api.export.command import arguments, comments
 from api.export.recipe import Recipe, unsaid
@@ -29,6 +27,8 @@ _PROMPTS = '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'
 
 def render(recipe: Recipe) -> bytes:
     """Return the manifest, with what it cannot say as comments."""
+    import yaml  # when it is needed: a service starts sooner
+
     notes = [
         "Before use: a secret hf-token-secret where the model is gated, and an image of the version you run.",
         *unsaid(gaps_of(recipe)),

@@ -13,8 +13,6 @@ import re
 import zipfile
 from typing import Any
 
-import yaml
-
 from api.export import sglang, trtllm, vllm
 from api.export.command import comments
 from api.export.recipe import NotExportable, Recipe
@@ -43,6 +41,8 @@ Figures of Wattfront are of another client and load; none of them may stand in f
 
 def render(recipe: Recipe) -> bytes:
     """Return the bundle as a ZIP file. Raises NotExportable for a load that is not of a fixed concurrency."""
+    import yaml  # when it is needed: a service starts sooner
+
     folder = f"results/{slug(recipe.request.device)}/{slug(recipe.model)}/r{concurrency_of(recipe)}"
     remarks = comments(recipe.remarks(runs=recipe.result.evidence.engine))
     files = {

@@ -19,7 +19,6 @@ from probes.settings import DeviceSettings
 from tuner.knobs import rules_of
 from tuner.measurement import Estimate
 from tuner.request import KnobValue, TuneRequest, WorkloadSpec
-from tuner.space import device_settings_of, settings_of
 
 #: Models that go by a name of ours, and where they come from.
 _HUGGING_FACE = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}
@@ -89,6 +88,8 @@ class Recipe:
 
 def recipe_of(request: TuneRequest, result: Result) -> Recipe:
     """Return a point of a job as a recipe. Raises NotExportable for a model's name that a command would misread."""
+    from tuner.space import device_settings_of, settings_of  # with the simulation, which few requests need
+
     model = model_id(request)
     if model.startswith("-") or not model.isprintable():
         raise NotExportable(f"model is {model[:80]!r}: no command can name it; tune it under a path or an id")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from api.export.command import Flag, command, script
 from api.export.recipe import Recipe, power_remarks, unsaid
 from api.export.vllm import CHECKPOINTS, DTYPES
@@ -22,6 +20,8 @@ KV_DTYPES = {"fp8": "fp8", "nvfp4": "nvfp4"}
 
 def render(recipe: Recipe) -> bytes:
     """Return a script that writes the YAML file and starts TensorRT-LLM at the point."""
+    import yaml  # when it is needed: a service starts sooner
+
     settings = recipe.settings
     options = yaml.safe_dump(options_of(settings), sort_keys=False)
     file = f"cat > {FILE_NAME} <<'END_OF_YAML'\n{options}END_OF_YAML\n"

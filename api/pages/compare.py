@@ -121,8 +121,9 @@ def _page(
         "num_shared": sum(len(point.places) > 1 for point in found.points) if found else 0,
         "offered": [listed_front_out(front) for front in stores.front_lists.list(limit=NUM_OFFERED)],
         "max_compared": MAX_COMPARED,
-        "is_simulated": any(line.front.is_simulated for line in lines),
-        "is_estimate": any(line.is_estimate for line in lines),
+        "is_simulated": all(line.front.is_simulated for line in lines),
+        "is_estimate": all(line.is_estimate and not line.front.is_simulated for line in lines),
+        "unmeasured": [line.letter for line in lines if line.is_estimate or line.front.is_simulated],
         "chart": _chart(lines, metric, limit) if lines and metric else None,
     }
     return page(request, stores, "compare.html", context)
@@ -173,23 +174,29 @@ def _chart(lines: Sequence[Line], metric: str, limit: float | None) -> dict[str,
     return {
         "metric": metric,
         "limit_ms": limit,
-        "is_simulated": any(line.front.is_simulated for line in lines),
-        "is_estimate": any(line.is_estimate for line in lines),
-        "fronts": [
-            {"letter": line.letter, "job": line.job.id, "title": line.title, "points": [
-                {
-                    "trial": point.trial,
-                    "knobs": point.knobs,
-                    "tok_per_j": point.tok_per_j.value,
-                    "tok_per_j_low": point.tok_per_j.low,
-                    "tok_per_j_high": point.tok_per_j.high,
-                    "latency_ms": point.latency_ms.value,
-                    "output_tok_s": point.output_tok_s.value,
-                    "mean_power_w": point.mean_power_w,
-                    "is_leading": point.is_leading,
-                }
-                for point in line.front.points
-            ]}
-            for line in lines
+        "fronts": [_drawn(line) for line in lines],
+    }
+
+
+def _drawn(line: Line) -> dict[str, Any]:
+    return {
+        "letter": line.letter,
+        "job": line.job.id,
+        "title": line.title,
+        "is_simulated": line.front.is_simulated,
+        "is_estimate": line.is_estimate,
+        "points": [
+            {
+                "trial": point.trial,
+                "knobs": point.knobs,
+                "tok_per_j": point.tok_per_j.value,
+                "tok_per_j_low": point.tok_per_j.low,
+                "tok_per_j_high": point.tok_per_j.high,
+                "latency_ms": point.latency_ms.value,
+                "output_tok_s": point.output_tok_s.value,
+                "mean_power_w": point.mean_power_w,
+                "is_leading": point.is_leading,
+            }
+            for point in line.front.points
         ],
-    }  # fmt: skip
+    }

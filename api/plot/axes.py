@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 #: One order of magnitude.
 LOG_FROM = 10.0
@@ -22,7 +22,16 @@ _MARGIN = 0.05
 _ABBREVIATIONS = ("ttft", "tpot", "itl", "e2e")
 
 ScaleType = Literal["linear", "log"]
-Origin = Literal["measured", "estimate", "simulated"]
+#: `mixed`: of several jobs some were measured and others not.
+Origin = Literal["measured", "estimate", "simulated", "mixed"]
+
+#: What the title of an axis ends with.
+_TAILS: dict[Origin, str] = {
+    "measured": "",
+    "estimate": ", estimate",
+    "simulated": ", simulated",
+    "mixed": ", not all measured",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +43,14 @@ class Span:
     high: float
 
 
-def span_of(values: Iterable[float | None], *, was_log: bool = False) -> Span:
-    """Return the axis that shows some values; what is no number or not above zero does not count."""
-    shown = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+def span_of(values: Iterable[float | None], *, limit: float | None = None, was_log: bool = False) -> Span:
+    """Return the axis that shows some values; what is no number or not above zero does not count.
+
+    A limit is shown as well, unless it is so far from the values that these would be pressed together.
+    """
+    shown = [value for value in values if _counts(value)]
+    if _counts(limit) and (not shown or min(shown) / LOG_FROM <= limit <= max(shown) * LOG_FROM):
+        shown.append(limit)
     if not shown:
         return Span("linear", 0.0, 1.0)
     low, high = min(shown), max(shown)
@@ -49,6 +63,10 @@ def span_of(values: Iterable[float | None], *, was_log: bool = False) -> Span:
     return Span("linear", low - margin, high + margin)
 
 
+def _counts(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value) and value > 0
+
+
 def metric_words(metric: str) -> str:
     """Return a latency metric for people, as `TTFT p90` for `ttft_p90_ms`."""
     first, *rest = metric.removesuffix("_ms").split("_")
@@ -57,12 +75,12 @@ def metric_words(metric: str) -> str:
 
 def latency_title(metric: str, origin: Origin) -> str:
     """Return the title of the latency axis."""
-    return f"{metric_words(metric)} (ms){', simulated' if origin == 'simulated' else ''}: less is better"
+    return f"{metric_words(metric)} (ms){'' if origin == 'estimate' else _TAILS[origin]}: less is better"
 
 
 def tok_per_j_title(origin: Origin) -> str:
     """Return the title of the axis of tokens per joule."""
-    return f"tokens per joule (tok/J){'' if origin == 'measured' else f', {origin}'}"
+    return f"tokens per joule (tok/J){_TAILS[origin]}"
 
 
 def origin_of(*, is_simulated: bool, is_estimate: bool) -> Origin:
@@ -76,4 +94,5 @@ def origin_words(origin: Origin) -> str:
         "measured": "",
         "estimate": "ESTIMATE: the energy was not measured",
         "simulated": "SIMULATED: nothing was measured",
+        "mixed": "NOT ALL OF THIS WAS MEASURED: the table tells which",
     }[origin]

@@ -17,6 +17,12 @@ Legends = tuple[Legend, ...]
 _CHANNELS: dict[Legend, str] = {"precision": "color", "batch": "size", "states": "shape"}
 #: A dot's area in square pixels where batches are not told.
 _PLAIN_SIZE = 70
+#: Free above the data, for the words of the limit.
+_ROOM_PX = 24
+_ROOMY: dict[ScaleType, str] = {
+    "linear": f"[y_domain[0], y_domain[1] + (y_domain[1] - y_domain[0]) * {_ROOM_PX} / (height - {_ROOM_PX})]",
+    "log": f"[y_domain[0], y_domain[1] * pow(y_domain[1] / y_domain[0], {_ROOM_PX} / (height - {_ROOM_PX}))]",
+}
 
 
 def fitted(
@@ -38,6 +44,8 @@ def fitted(
         for name, kind, title in zip(("x", "y"), types, titles, strict=True):
             if "scale" in encoding.get(name, {}):
                 encoding[name] = _axis(encoding[name], kind, title)
+                if name == "y":
+                    encoding[name]["scale"]["domain"] = {"expr": _ROOMY[kind]}
         for legend, channel in _CHANNELS.items():
             if legend not in legends and "legend" in encoding.get(channel, {}):
                 encoding[channel] = (

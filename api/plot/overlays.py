@@ -12,6 +12,8 @@ import altair as alt
 from api.plot.theme import THEMES, Scheme
 
 _LIMIT_PLACE = "(isValid(limit_ms) ? scale('x', limit_ms) : -1000)"
+#: Where its grip and words are: at the edge where the limit is beyond it, from where it can be dragged back.
+_GRIP_PLACE = "(isValid(limit_ms) ? clamp(scale('x', limit_ms), 0, width) : -1000)"
 #: Dragging moves the view, unless it begins on the limit, which the page moves.
 _NOT_ON_LIMIT = "!event.item || event.item.mark.name !== 'limit_handle_marks'"
 _PAN = f"[pointerdown[{_NOT_ON_LIMIT}], window:pointerup] > window:pointermove!"
@@ -56,15 +58,16 @@ def limit_line(scheme: Scheme) -> list[alt.Chart]:
     """Return the limit on the latency axis: a line, its words, and on top a wide one that a pointer can hit."""
     theme, place = THEMES[scheme], alt.value(expr(_LIMIT_PLACE))
     line = alt.Chart(alt.InlineData(values=[{}])).encode(x=place)
-    is_right = f"{_LIMIT_PLACE} > width - 110"  # beyond the limit there is most room for words
-    words = expr("isValid(limit_ms) ? 'limit ' + format(limit_ms, ',.4~r') + ' ms' : ''")
-    grip = alt.value(expr(f"{_LIMIT_PLACE} < 0 || {_LIMIT_PLACE} > width ? -1000 : {_LIMIT_PLACE}"))
+    grip = alt.Chart(alt.InlineData(values=[{}])).encode(x=alt.value(expr(_GRIP_PLACE)))
+    is_right = f"{_GRIP_PLACE} > width - 110"  # beyond the limit there is most room for words
+    left, right = f"({_LIMIT_PLACE} < 0 ? '← ' : '')", f"({_LIMIT_PLACE} > width ? ' →' : '')"
+    words = expr(f"isValid(limit_ms) ? {left} + 'limit ' + format(limit_ms, ',.4~r') + ' ms' + {right} : ''")
     return [
         line.properties(name="limit_line").mark_rule(color=theme.bad, strokeWidth=1.5, strokeDash=[6, 4], clip=True),
-        alt.Chart(alt.InlineData(values=[{}]), name="limit_grip")
+        grip.properties(name="limit_grip")
         .mark_point(shape="circle", filled=True, size=130, color=theme.bad, opacity=1)
-        .encode(x=grip, y=alt.value(9)),
-        line.properties(name="limit_words")
+        .encode(y=alt.value(9)),
+        grip.properties(name="limit_words")
         .mark_text(
             color=theme.bad,
             fontSize=12,
@@ -75,7 +78,7 @@ def limit_line(scheme: Scheme) -> list[alt.Chart]:
             dx=expr(f"{is_right} ? -10 : 10"),
         )
         .encode(y=alt.value(7), text=alt.value(words)),
-        line.properties(name="limit_handle").mark_rule(
+        grip.properties(name="limit_handle").mark_rule(
             color=theme.bad,
             strokeWidth=22,
             strokeOpacity=0.001,

@@ -61,7 +61,7 @@ def front_rows(figures: Mapping[str, Any], *, limit_ms: float | None = None) -> 
         dominated=dominated,
         greyed=greyed,
         default=default,
-        x=span_of([limit_ms, *(row[end] for row in dots for end in ("x", "x_low", "x_high") if end in row)]),
+        x=span_of([row[end] for row in dots for end in ("x", "x_low", "x_high") if end in row], limit=limit_ms),
         y=span_of([row[end] for row in dots for end in ("y", "y_low", "y_high") if end in row]),
         series=ordered([row["series"] for row in (*front, *dominated)]),
         max_batch=max(batches, default=0),

@@ -9,9 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_json
 from api.document_bodies import body_of
-from api.estimate import estimate
 from api.estimate_schemas import JobEstimateOut
-from api.knob_choices import knob_choices
 from api.knob_schemas import KnobChoicesOut
 from api.routes.query_types import Word
 from api.routes.stores_of import StoresDep
@@ -35,6 +33,8 @@ async def estimate_job(request: Request, stores: StoresDep) -> JobEstimateOut:
     url = str(request.base_url).rstrip("/")
 
     def told() -> JobEstimateOut:
+        from api.estimate import estimate  # with the simulation, which a service needs when somebody asks
+
         posted, checked = submissions.checked(fields)
         return estimate(posted, checked, request.app.state.operator, stores, url=url)
 
@@ -51,6 +51,8 @@ def list_knobs(
     allow_device_control: Annotated[bool, Query(description="as the job says it")] = False,
 ) -> KnobChoicesOut:
     """List every knob that a job of this model on this device may name, and why not for the others."""
+    from api.knob_choices import knob_choices  # with the simulation, as above
+
     return knob_choices(
         model, device, engine, operator=request.app.state.operator, stores=stores, may_control=allow_device_control
     )

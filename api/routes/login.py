@@ -23,8 +23,8 @@ router = APIRouter(include_in_schema=False)
 FORM_MEDIA = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 4_000
 _MAX_FIELDS = 10
-#: A path of this service: a second slash or a backslash would lead to another host.
-_OWN_PATH = re.compile(r"/(?![/\\])[\w./~%-]*", re.ASCII)
+#: A path of this service, with a query: a second slash or a backslash would lead to another host.
+_OWN_PATH = re.compile(r"/(?![/\\])[\w./~%-]*(\?[\w=&%.~:+-]*)?", re.ASCII)
 
 
 @router.get(LOGIN_PATH, response_class=HTMLResponse)

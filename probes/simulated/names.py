@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probes.errors import UnknownDevice
 from probes.simulated.accelerators import ACCELERATORS, Accelerator
-from probes.simulated.device import SimulatedDevice
-from probes.simulated.options import SimulationOptions
 from probes.simulated.twin import SUFFIX, read_twin
+
+if TYPE_CHECKING:
+    from probes.simulated.device import SimulatedDevice
+    from probes.simulated.options import SimulationOptions
 
 PREFIX = "simulated:"
 #: 64 racks of 72.
@@ -81,6 +84,9 @@ def open_simulated(
     name: str, *, seed: int = 0, noise: float = 1.0, options: SimulationOptions | None = None
 ) -> SimulatedDevice:
     """Return the device that a name means, on a clock of its own. Raises UnknownDevice."""
+    # Not with the module: whoever only reads names, as a service does, loads no simulation.
+    from probes.simulated.device import SimulatedDevice
+
     wanted = parse_name(name)
     return SimulatedDevice(wanted.accelerator, num_gpus=wanted.num_gpus, seed=seed, noise=noise, options=options)
 

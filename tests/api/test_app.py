@@ -231,13 +231,11 @@ def test_nothing_is_changed(client: TestClient, path: str) -> None:
 
 
 def test_the_service_and_lists_load_neither_torch_nor_optuna() -> None:
-    """What serves or lists jobs starts without the libraries of engine, search and charts, and without slow scipy."""
+    """What serves or lists jobs starts without what only an engine, a search, a chart or a simulation needs."""
     modules = "api.app, api.cli, api.console, api.records, api.stores"
-    code = (
-        f"import {modules}, sys; names = ('torch', 'optuna', 'transformers', 'scipy', 'altair', "
-        "'vl_convert'); "
-        "print([name for name in names if name in sys.modules])"
-    )
+    names: tuple[str, ...] = ("torch", "optuna", "transformers", "scipy", "altair", "vl_convert", "alembic", "httpx")
+    names += ("tuner.explain", "tuner.simulation", "tuner.space", "engine.simulated.engine", "probes.simulated.device")
+    code = f"import {modules}, sys; print([name for name in {names} if name in sys.modules])"
     ended = subprocess.run(
         [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True, check=True
     )

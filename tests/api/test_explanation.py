@@ -38,15 +38,13 @@ def explained(stores: Stores) -> str:
 
 
 def test_every_view_has_the_same_sentences(stores: Stores, explained: str, main_with: Main) -> None:
-    """The command line, its JSON, the service's JSON and the page tell the same."""
+    """The command line, its JSON and the service's JSON tell the same, and the page fetches the latter."""
     found = explanation_of_job(stores, explained)
     client = TestClient(create_app(stores), base_url="http://localhost")
     assert client.get(f"/v1/jobs/{explained[:8]}/explanation").json() == found.model_dump(mode="json")
     assert main_with("explain", explained[:8]).out.splitlines() == found.sentences
     assert json.loads(main_with("explain", explained, "--format=json").out) == found.model_dump(mode="json")
-    page = client.get(f"/jobs/{explained}").text.replace("&nbsp;", " ")
-    assert "<h2>What it found</h2>" in page
-    assert all(sentence.replace("'", "&#39;") in page for sentence in found.sentences)
+    assert f'href="/v1/jobs/{explained}/explanation"' in client.get(f"/jobs/{explained}").text
 
 
 def test_the_json_has_the_figures_behind_the_sentences(stores: Stores, explained: str) -> None:

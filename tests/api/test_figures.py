@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +14,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 
 from api.app import create_app
+from api.figure_answers import FigureAnswers
 from api.figures_schemas import FiguresOut
+from api.front_answers import FrontAnswers
+from api.packing import Packed
 from api.stores import Stores, utc_now
 from db.job import Claim, JobState
+from db.trial_figures import TrialFigures, TrialFigureStore
 from tests.db.factories import make_conditions, make_measurement, make_point, make_reading, make_request, make_trial
 from tuner.measurement import Distribution, Estimate
 from tuner.pareto import front_of
@@ -109,8 +115,35 @@ def test_windows_of_another_origin_do_not_count(client: TestClient, stores: Stor
     claim = started(stores, sla=(Limit(metric="tpot_p99_ms", bound_ms=100.0),))
     old = trial(0, 9.0, 10.0)
     assert old.measurement is not None
-    stored(stores, claim, replace(old, measurement=replace(old.measurement, driver="1")), trial(1, 2.0, 50.0))
+    later = old.started_at + timedelta(hours=1)
+    newer = trial(1, 2.0, 50.0, started_at=later, finished_at=later)
+    stored(stores, claim, replace(old, measurement=replace(old.measurement, driver="1")), newer)
     assert asked(client, claim.job_id)["trials"]["hypervolume"] == [0.0, 100.0]
+
+
+def test_an_infeasible_window_of_another_origin_changes_nothing(client: TestClient, stores: Stores) -> None:
+    """As long as nothing under the newer driver is inside the limits, curve and front are of the older windows."""
+    claim = started(stores, sla=(Limit(metric="tpot_p99_ms", bound_ms=100.0),))
+    outside = trial(1, 2.0, 150.0, state=TrialState.INFEASIBLE, reason="sla:tpot_p99_ms")
+    assert outside.measurement is not None
+    outside = replace(outside, measurement=replace(outside.measurement, driver="2"))
+    stored(stores, claim, trial(0, 9.0, 10.0), outside)
+    found, front = asked(client, claim.job_id), client.get(f"/v1/jobs/{claim.job_id}/front").json()
+    assert found["trials"]["hypervolume"] == [810.0, 810.0]
+    assert front["hypervolume"] == 810.0
+
+
+def test_a_window_without_samples_of_a_limit_misses_it(client: TestClient, stores: Stores) -> None:
+    """A repeat without a sample of a limited latency puts its point outside, as on the front."""
+    limits = (Limit(metric="tpot_p99_ms", bound_ms=100.0), Limit(metric="e2e_p99_ms", bound_ms=100.0))
+    claim = started(stores, sla=limits)
+    inside = trial(0, 2.0, 50.0)
+    assert inside.measurement is not None
+    whole = replace(inside.measurement, e2e=Distribution(count=9, p99=Estimate(50.0)))
+    repeat = replace(inside, number=1, state=TrialState.INFEASIBLE, reason="sla:e2e_p99_ms")
+    stored(stores, claim, replace(inside, measurement=whole), repeat)
+    found, front = asked(client, claim.job_id), client.get(f"/v1/jobs/{claim.job_id}/front").json()
+    assert (found["trials"]["hypervolume"][-1], front["hypervolume"]) == (0.0, 0.0)
 
 
 def test_only_what_came_since_is_sent(client: TestClient, stores: Stores) -> None:
@@ -176,3 +209,24 @@ def test_a_job_that_is_not_there_is_told(client: TestClient) -> None:
     """An unknown id is answered with 404 as a problem."""
     answer = client.get("/v1/jobs/0123456789abcdef0123456789abcdef/figures")
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_everybody_who_waits_gets_one_answer(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests for the same figures at the same time read a job's trials once, and get the same bytes."""
+    claim = started(stores)
+    stored(stores, claim, trial(0, 2.0, 30.0))
+    asked_for: list[str] = []
+    of_job = TrialFigureStore.of_job
+
+    def counted(store: TrialFigureStore, job_id: str) -> TrialFigures:
+        asked_for.append(job_id)
+        return of_job(store, job_id)
+
+    monkeypatch.setattr(TrialFigureStore, "of_job", counted)
+    answers = FigureAnswers(stores, FrontAnswers(stores))
+
+    async def crowd() -> list[Packed]:
+        return await asyncio.gather(*(answers.get(claim.job_id, -1) for _ in range(12)))
+
+    assert len({answer.digest for answer in asyncio.run(crowd())}) == 1
+    assert asked_for == [claim.job_id]

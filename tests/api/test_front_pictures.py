@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from unittest.mock import AsyncMock
 
 import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.errors import TooManyRequests
+from api.routes.front_pictures import MAX_WAITING, Drawing, NotDrawn, drawn
 from api.settings import Settings
 from api.stores import Stores
 from tests.api.test_fronts import store_job, trial_of
@@ -35,12 +39,12 @@ def test_a_known_picture_is_not_drawn_again(
     client: TestClient, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who sends the tag back gets 304 without a drawing, until the front or the look is another."""
-    monkeypatch.setattr("api.routes.front_pictures.front_picture", lambda *_: b"drawn")
+    draw = AsyncMock(return_value=b"drawn")
+    monkeypatch.setattr("api.routes.front_pictures.drawn", draw)
     path = f"/v1/jobs/{store_job(stores, [trial_of(0)])}/front.png"
     etag = client.get(path).headers["etag"]
-    monkeypatch.setattr("api.routes.front_pictures.front_picture", lambda *_: pytest.fail("drawn again"))
     assert client.get(path, headers={"If-None-Match": etag}).status_code == 304
-    monkeypatch.setattr("api.routes.front_pictures.front_picture", lambda *_: b"drawn")
+    assert draw.await_count == 1
     assert client.get(path, params={"scheme": "dark"}, headers={"If-None-Match": etag}).status_code == 200
 
 
@@ -53,3 +57,38 @@ def test_what_cannot_be_drawn_is_refused(client: TestClient, query: str) -> None
 def test_an_unknown_job_has_no_picture(client: TestClient) -> None:
     """A picture of a job that is not there is a problem with status 404."""
     assert client.get(f"/v1/jobs/{'0' * 32}/front.svg").status_code == 404
+
+
+def test_a_crowd_is_told_to_come_back() -> None:
+    """One picture is drawn at a time, a few wait for their turn, and who comes on top gets 429 with a time to wait."""
+
+    async def crowd() -> tuple[list[int], int, int]:
+        drawing, at_once, most = Drawing(), 0, 0
+        refused: list[int] = []
+
+        async def one() -> None:
+            nonlocal at_once, most
+            try:
+                async with drawing.turn():
+                    at_once += 1
+                    most = max(most, at_once)
+                    await asyncio.sleep(0)
+                    at_once -= 1
+            except TooManyRequests as error:
+                refused.append(error.retry_after_s)
+
+        await asyncio.gather(*(one() for _ in range(MAX_WAITING + 3)))
+        num_refused = len(refused)
+        await one()  # the queue is empty again
+        return refused, most, num_refused
+
+    refused, most, num_refused = asyncio.run(crowd())
+    assert (num_refused, len(refused), most) == (3, 3, 1)
+    assert min(refused) > 0
+
+
+def test_what_cannot_be_drawn_is_told() -> None:
+    """A chart that the drawing process does not understand is an answer with status 503, not a fault of the service."""
+    with pytest.raises(NotDrawn, match="not drawn"):
+        asyncio.run(drawn(b"no chart", "png"))
+    assert NotDrawn.status == 503

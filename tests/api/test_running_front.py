@@ -75,3 +75,14 @@ def test_a_repeated_point_is_inside_by_its_mean(second: Repeat, expected: float)
     """One window outside of a limit is forgiven where the mean is inside; another reason puts the point out."""
     windows = [shown(2.0, 10.0, repeat=repeat("s0")), shown(2.0, 10.0, is_inside=False, repeat=second)]
     assert list(running_hypervolume(windows, REFERENCE_MS)) == [80.0, expected]
+
+
+def test_a_cut_window_of_a_repeated_point_counts_for_its_limits_alone() -> None:
+    """What a window showed until it was cut is held to the limits and stays out of the mean, as on the front."""
+    cut = Repeat("s1", (1.2,), False, True)
+    windows = [shown(2.0, 10.0, repeat=repeat("s0")), shown(8.0, 5.0, is_inside=False, repeat=cut)]
+    assert list(running_hypervolume(windows, REFERENCE_MS)) == [80.0, 80.0]
+    too_slow = cut._replace(shares=(1.6,))
+    windows = [windows[0], windows[1]._replace(repeat=too_slow)]
+    assert list(running_hypervolume(windows, REFERENCE_MS)) == [80.0, 0.0]
+    assert list(running_hypervolume([windows[1]], REFERENCE_MS)) == [0.0]

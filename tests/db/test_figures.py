@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import select, text
 
 from db import migrate
 from db.database import Database
 from db.figures import NAMES, rounded, stored_figures
 from db.jobs import JobStore
+from db.records import measurement_to_json
 from db.tables import MeasurementRow
+from db.trial_figures import TrialFigureStore
 from db.trials import TrialStore
 from probes.device import Method, Scope
 from tests.db.factories import (
@@ -115,3 +118,23 @@ def test_measurements_of_before_get_theirs_by_migration(empty_database: Database
     migrate.downgrade(empty_database, "0006")
     migrate.upgrade(empty_database)
     assert before == figures()
+
+
+@pytest.mark.parametrize(
+    "record", [None, {}, [1], {**measurement_to_json(make_measurement()), "tok_per_j": {"value": "many"}}]
+)
+def test_a_damaged_record_keeps_nobody_from_migrating(empty_database: Database, clock: Clock, record: object) -> None:
+    """A measurement whose record is none has no figures after the migration, which goes on."""
+    migrate.upgrade(empty_database)
+    jobs, trials = JobStore(empty_database, clock.now), TrialStore(empty_database, clock.now)
+    claim = jobs.claim(jobs.create(make_request()).id, "host:1", 1e9)
+    trial = make_trial()
+    assert trials.finish(trials.start(claim, 0, trial.point), trial)
+    migrate.downgrade(empty_database, "0006")
+    with empty_database.transaction() as session:
+        session.execute(text("UPDATE measurements SET record = :record"), {"record": json.dumps(record)})
+    migrate.upgrade(empty_database)
+    with empty_database.read() as session:
+        assert session.execute(text("SELECT figures FROM measurements")).scalars().all() == [None]
+    found = TrialFigureStore(empty_database).of_job(claim.job_id)
+    assert list(found.figures["tok_per_j"]) == [None]

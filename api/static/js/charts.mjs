@@ -11,6 +11,7 @@
  */
 
 import { frontRows, spanOf } from "./front_rows.mjs";
+import { interval, metricWords, number } from "./numbers.mjs";
 import { VegaView } from "./vega_view.mjs";
 
 /** Of figures, by the end of a name. */
@@ -21,7 +22,6 @@ const UNITS = [
   ["_w", "W"],
   ["_s", "s"],
 ];
-const ABBREVIATIONS = ["ttft", "tpot", "itl", "e2e"];
 /** @type {Record<string, string>} */
 const ORIGINS = { simulated: "Simulated, nothing was measured", estimate: "Energy is an estimate" };
 /** @type {Record<string, string>} */
@@ -62,8 +62,8 @@ export function drawTrace(element, trace) {
  * @param {HTMLElement} element
  * @param {Comparison} comparison
  * @param {{onLimit?: (metric: string, ms: number) => void, onSelect?: (job: string, trial: number) => void}} [options]
- * @typedef {{metric: string, limit_ms: number | null, is_simulated: boolean, is_estimate: boolean,
- *   fronts: {letter: string, job: string, title: string, points: any[]}[]}} Comparison
+ * @typedef {{metric: string, limit_ms: number | null, fronts: {letter: string, job: string, title: string,
+ *   is_simulated: boolean, is_estimate: boolean, points: any[]}[]}} Comparison
  */
 export function drawComparison(element, comparison, options = {}) {
   return new ComparisonChart(element, comparison, options);
@@ -72,6 +72,12 @@ export function drawComparison(element, comparison, options = {}) {
 /** @param {{is_simulated: boolean, is_estimate: boolean}} from */
 function originOf(from) {
   return from.is_simulated ? "simulated" : from.is_estimate ? "estimate" : "measured";
+}
+
+/** @param {{is_simulated: boolean, is_estimate: boolean}[]} fronts */
+function originOfAll(fronts) {
+  const origins = new Set(fronts.map(originOf));
+  return origins.size > 1 ? "mixed" : ([...origins][0] ?? "measured");
 }
 
 /** What the charts with a limit on the latency axis have in common. */
@@ -250,7 +256,7 @@ class FrontChart extends LimitChart {
   #tell() {
     const { rows, chart } = this;
     const bars = "Bars are 95 % intervals. The line has steps because between two points only the points are claimed.";
-    const said = [bars];
+    const said = rows.front.length ? [bars] : [];
     if (rows.dominated.length) said.push(`Faint: ${count(rows.dominated.length, "window")} beaten by the front.`);
     if (rows.greyed.length) said.push(`Grey: ${count(rows.greyed.length, "window")} not counted; point at one for the reason.`);
     if (rows.front.some((row) => row.is_tied)) said.push("Ringed: cannot be told apart from another point.");
@@ -378,10 +384,10 @@ class ComparisonChart extends LimitChart {
         is_last: i === drawn.length - 1,
       }));
     });
-    const x = spanOf([comparison.limit_ms, ...rows.map((row) => row.x)]);
+    const x = spanOf(rows.map((row) => row.x), { limit: comparison.limit_ms });
     const y = spanOf(rows.map((row) => row.y));
     return {
-      query: { metric: comparison.metric, origin: originOf(comparison), x: x.type, y: y.type },
+      query: { metric: comparison.metric, origin: originOfAll(comparison.fronts), x: x.type, y: y.type },
       data: { fronts: rows },
       signals: {
         x_domain: [x.low, x.high],
@@ -405,7 +411,7 @@ class ComparisonChart extends LimitChart {
       ["power", figure(point.mean_power_w, "W")],
     ];
     for (const [name, value] of Object.entries(point.knobs)) lines.push([name, knobWords(name, value)]);
-    return { title: `${front.letter}: ${front.title}, trial ${point.trial}`, lines, note: ORIGINS[originOf(this.comparison)] };
+    return { title: `${front.letter}: ${front.title}, trial ${point.trial}`, lines, note: ORIGINS[originOf(front)] };
   }
 
   /** @param {any} datum */
@@ -424,28 +430,13 @@ class ComparisonChart extends LimitChart {
  */
 export function figure(value, unit, low = null, high = null) {
   if (value === null || value === undefined) return "–";
-  const interval = low === null && high === null ? "" : ` (${number(low)} to ${number(high)})`;
-  return `${number(value)} ${unit}${interval}`;
-}
-
-/** @param {number | null} value */
-function number(value) {
-  if (value === null) return "?";
-  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : `${Number(value.toPrecision(3))}`;
+  const bounds = interval(low, high);
+  return `${number(value)} ${unit}${bounds ? ` (${bounds})` : ""}`;
 }
 
 /** @param {number} many @param {string} what */
 function count(many, what) {
   return `${many.toLocaleString("en")} ${what}${many === 1 ? "" : "s"}`;
-}
-
-/**
- * Return a latency metric for people: `TTFT p90` for `ttft_p90_ms`.
- * @param {string} metric
- */
-export function metricWords(metric) {
-  const [first, ...rest] = metric.replace(/_ms$/, "").split("_");
-  return [ABBREVIATIONS.includes(first) ? first.toUpperCase() : first, ...rest].join(" ");
 }
 
 /** @param {string} name @param {any} value */

@@ -2,6 +2,9 @@
 /** /compare: draws the fronts, lets the limit be moved with the table following, and searches more fronts to choose from. */
 
 import { drawComparison } from "./charts.mjs";
+import { element, knobs } from "./elements.mjs";
+import { number, times } from "./numbers.mjs";
+import { ask } from "./rest.mjs";
 
 const MAX_COMPARED = 8;
 const NUM_FOUND = 200;
@@ -18,7 +21,7 @@ function follow(place, comparison) {
   const chart = drawComparison(place, comparison, {
     onLimit: (_, ms) => {
       if (limitField) limitField.value = `${ms}`;
-      showBest(comparison, ms);
+      moved(comparison, ms);
     },
     onSelect: (job) => location.assign(`/jobs/${job}`),
   });
@@ -26,8 +29,20 @@ function follow(place, comparison) {
     const ms = Number(limitField.value);
     const limit = limitField.value.trim() !== "" && ms > 0 ? ms : null;
     chart.setLimit(comparison.metric, limit);
-    showBest(comparison, limit);
+    moved(comparison, limit);
   });
+}
+
+/**
+ * Follow the limit, also in the addresses that other forms of the page lead to.
+ * @param {import("./charts.mjs").Comparison} comparison
+ * @param {number | null} limit
+ */
+function moved(comparison, limit) {
+  showBest(comparison, limit);
+  for (const field of /** @type {NodeListOf<HTMLInputElement>} */ (document.querySelectorAll("input[type=hidden][name=limit_ms]"))) {
+    field.value = limit === null ? "" : `${limit}`;
+  }
 }
 
 /**
@@ -51,18 +66,12 @@ function showBest(comparison, limit) {
 function fillRow(row, best, reference, hasPoints) {
   const cell = (/** @type {string} */ name) => /** @type {HTMLElement} */ (row.querySelector(`[data-cell="${name}"]`));
   cell("tok_per_j").replaceChildren(number(best?.tok_per_j));
-  if (best) cell("tok_per_j").append(sub(`${bound(best.tok_per_j_low)} to ${bound(best.tok_per_j_high)}`));
+  if (best) cell("tok_per_j").append(element("span", { class: "sub hide-s" }, `${bound(best.tok_per_j_low)} to ${bound(best.tok_per_j_high)}`));
   cell("gain").replaceChildren(best && reference ? gainOf(best.tok_per_j / reference) : "–");
   cell("latency").textContent = number(best?.latency_ms, 4);
   cell("output").textContent = number(best?.output_tok_s);
   cell("power").textContent = number(best?.mean_power_w);
-  cell("knobs").replaceChildren(...(best ? knobsOf(best.knobs) : [quiet(hasPoints ? "no point inside the limit" : "no point on its front")]));
-}
-
-/** @param {number | null | undefined} value @param {number} [digits] */
-function number(value, digits = 3) {
-  if (value === null || value === undefined) return "–";
-  return Math.abs(value) >= 1000 ? value.toFixed(0) : `${Number(value.toPrecision(digits))}`;
+  cell("knobs").replaceChildren(best ? knobs(best.knobs) : quiet(hasPoints ? "no point inside the limit" : "no point on its front"));
 }
 
 /** @param {number | null} value */
@@ -70,31 +79,12 @@ function bound(value) {
   return value === null ? "?" : number(value);
 }
 
-/** @param {string} tag @param {string} className @param {string} text */
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
-
 /** @param {string} text */
-const sub = (text) => element("span", "sub hide-s", text);
-/** @param {string} text */
-const quiet = (text) => element("span", "quiet", text);
+const quiet = (text) => element("span", { class: "quiet" }, text);
 
 /** @param {number} ratio */
 function gainOf(ratio) {
-  return element("span", `gain${ratio > 1.005 ? " better" : ratio < 0.995 ? " worse" : ""}`, `${ratio.toFixed(2)}×`);
-}
-
-/** @param {Record<string, any>} knobs */
-function knobsOf(knobs) {
-  return Object.entries(knobs).flatMap(([name, value]) => {
-    const knob = element("span", "knob", `${name} `);
-    knob.append(element("b", "", `${value}`));
-    return [knob, " "];
-  });
+  return element("span", { class: `gain${ratio > 1.005 ? " better" : ratio < 0.995 ? " worse" : ""}` }, times(ratio));
 }
 
 /** Let the list be searched, and say how many are chosen. */
@@ -105,11 +95,11 @@ function wirePicker() {
   const field = document.getElementById("search-field");
   if (!list || !search || !status || !field) return;
   field.hidden = false;
-  /** @type {Promise<void> | undefined} */
+  /** @type {Promise<boolean> | undefined} */
   let asked;
   search.addEventListener("input", async () => {
     asked ??= addMore(list);
-    await asked;
+    if (!(await asked)) asked = undefined; // tried again at the next key
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const line of list.children) {
@@ -129,26 +119,24 @@ function wirePicker() {
 }
 
 /**
- * Add the fronts that the page did not bring along.
+ * Add the fronts that the page did not bring along; false where the server did not answer.
  * @param {HTMLElement} list
+ * @returns {Promise<boolean>}
  */
 async function addMore(list) {
   const known = new Set([...list.querySelectorAll("input")].map((box) => box.value));
-  const answer = await fetch(`/v1/fronts?limit=${NUM_FOUND}`);
-  if (!answer.ok) return;
-  for (const front of (await answer.json()).items) {
-    if (known.has(front.job)) continue;
-    const line = document.createElement("li");
-    const label = document.createElement("label");
-    const box = document.createElement("input");
-    Object.assign(box, { type: "checkbox", name: "job", value: front.job });
-    const what = element("span", "what", "");
-    const night = front.schedule ? `, night ${front.night} of ${front.schedule}` : "";
-    what.append(element("b", "", front.name || `Job ${front.job.slice(0, 8)}`), " ");
-    if (front.is_simulated) what.append(element("span", "tag estimate", "simulated"), " ");
-    what.append(quiet(`${front.model}, ${front.device}${night}`));
-    label.append(box, " ", what, element("span", "quiet when", `${front.num_points} points, ${front.created_at.slice(0, 10)}`));
-    line.append(label);
-    list.append(line);
-  }
+  const answer = await ask("GET", `/v1/fronts?limit=${NUM_FOUND}`);
+  if (!answer.ok) return false;
+  for (const front of answer.data.items) if (!known.has(front.job)) list.append(lineOf(front));
+  return true;
+}
+
+/** @param {any} front */
+function lineOf(front) {
+  const night = front.schedule ? `, night ${front.night} of ${front.schedule}` : "";
+  const what = element("span", { class: "what" }, element("b", {}, front.name || `Job ${front.job.slice(0, 8)}`), " ");
+  if (front.is_simulated) what.append(element("span", { class: "tag estimate" }, "simulated"), " ");
+  what.append(quiet(`${front.model}, ${front.device}${night}`));
+  const when = element("span", { class: "quiet when" }, `${front.num_points} points, ${front.created_at.slice(0, 10)}`);
+  return element("li", {}, element("label", {}, element("input", { type: "checkbox", name: "job", value: front.job }), " ", what, when));
 }

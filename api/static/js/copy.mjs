@@ -35,7 +35,7 @@ async function copyBeside(button) {
   if (!code) return;
   const isCopied = await copyText(code.textContent ?? "");
   if (!isCopied) getSelection()?.selectAllChildren(code);
-  const words = button.textContent;
+  button.dataset.words ??= button.textContent ?? ""; // pressed again, it may still say what it did before
   button.textContent = isCopied ? "Copied" : "Press Ctrl+C";
-  setTimeout(() => (button.textContent = words), SHOWN_MS);
+  setTimeout(() => (button.textContent = button.dataset.words ?? ""), SHOWN_MS);
 }

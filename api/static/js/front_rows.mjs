@@ -15,18 +15,23 @@ const ONE_PRECISION = "one precision";
 const PRECISIONS = ["fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4"];
 
 /**
- * Return the axis that shows some values; what is no number or not above zero does not count.
+ * Return the axis that shows some values; what is no number or not above zero does not count. A limit is shown as well,
+ * unless it is so far from the values that these would be pressed together.
  * @param {Iterable<number | null | undefined>} values
- * @param {boolean} [wasLog]  a logarithmic axis stays one while a job runs
+ * @param {{limit?: number | null, wasLog?: boolean}} [options]  a logarithmic axis stays one while a job runs
  * @returns {Span}
  */
-export function spanOf(values, wasLog = false) {
+export function spanOf(values, { limit = null, wasLog = false } = {}) {
   let low = Infinity;
   let high = 0;
   for (const value of values) {
     if (!isFigure(value)) continue;
     if (value < low) low = value;
     if (value > high) high = value;
+  }
+  if (isFigure(limit) && (high === 0 || (low / LOG_FROM <= limit && limit <= high * LOG_FROM))) {
+    low = Math.min(low, limit);
+    high = Math.max(high, limit);
   }
   if (high === 0) return { type: "linear", low: 0, high: 1 };
   if (wasLog || high / low >= LOG_FROM) {
@@ -61,8 +66,8 @@ export function frontRows(figures, { limitMs, wasLog = { x: false, y: false } } 
     dominated,
     greyed,
     default: marked,
-    x: spanOf([limit_ms, ...ends(dots, "x")], wasLog.x),
-    y: spanOf(ends(dots, "y"), wasLog.y),
+    x: spanOf(ends(dots, "x"), { limit: limit_ms, wasLog: wasLog.x }),
+    y: spanOf(ends(dots, "y"), { wasLog: wasLog.y }),
     series: ordered([...front, ...dominated].map((row) => row.series)),
     max_batch: dots.reduce((most, row) => Math.max(most, row.batch ?? 0), 0),
     limit_ms,

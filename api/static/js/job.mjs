@@ -5,23 +5,23 @@ import { drawFront, drawHypervolume, drawTrace } from "./charts.mjs";
 import { wireCopyButtons } from "./copy.mjs";
 import { Drawer } from "./drawer.mjs";
 import { byId, element, knobs } from "./elements.mjs";
-import { loadFigures, problemOf } from "./figures.mjs";
+import { offerExplanation } from "./explanation.mjs";
+import { loadFigures } from "./figures.mjs";
 import { JobEvents } from "./job_events.mjs";
 import { refreshMoments } from "./moments.mjs";
+import { ask, askPage } from "./rest.mjs";
 import { Recommendation } from "./recommendation.mjs";
 import { TrialTable } from "./table.mjs";
 
 /** @typedef {import("./figures.mjs").Figures} Figures */
 
 const REFRESH_EVERY_MS = 1000;
-/** Above, the explanation takes the server seconds, so that it is made only when asked for. */
-const EXPLAINED_UNASKED = 1500;
-/** Of the explanation's sentences, so many are shown at first. */
-const AT_ONCE = 5;
+/** Where the server does not answer, it is asked less and less often. */
+const LONGEST_WAIT_MS = 30_000;
+const LOST = "The connection is lost; trying again. Figures are those of before.";
 
 const page = byId("job").dataset;
 const job = page.job ?? "";
-const isActive = page.state === "queued" || page.state === "running";
 
 /** @type {Figures | null} */
 let figures = null;
@@ -32,6 +32,7 @@ let front = null;
 /** @type {any} */
 let growth = null;
 let refreshedAt = 0;
+let waitMs = REFRESH_EVERY_MS;
 let isRefreshing = false;
 let hasNews = false;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -41,6 +42,11 @@ const recommendation = new Recommendation(job);
 const drawer = new Drawer(job, drawTrace);
 /** @type {TrialTable | null} */
 let table = null;
+
+/** Whether the job may still find something, as far as the page knows. */
+function isActive() {
+  return ["queued", "running"].includes(figures?.state ?? page.state ?? "");
+}
 
 /** @param {number} place */
 function openPlace(place) {
@@ -94,11 +100,11 @@ function reached(what) {
 
 function growthWords() {
   if (figures?.front.length) return "The front has no area yet: that takes a point that is faster than its slowest.";
-  return isActive ? "Drawn once there is a point inside the limits." : "No point is inside the limits, so that nothing grew.";
+  return isActive() ? "Drawn once there is a point inside the limits." : "No point is inside the limits, so that nothing grew.";
 }
 
 function noDots() {
-  const words = isActive ? "The first trial that ends is drawn here." : "No trial has figures that could be drawn.";
+  const words = isActive() ? "The first trial that ends is drawn here." : "No trial has figures that could be drawn.";
   return [element("p", { class: "chart-loading" }, words)];
 }
 
@@ -118,6 +124,18 @@ function applyLimit() {
   const best = recommendation.show(figures, limitMs);
   front?.highlight(best ? best.trial : null);
   table?.mark(best ? best.trial : null);
+  picture();
+}
+
+/** Let the picture that is printed in the chart's place be that of now; it is asked for when somebody prints. */
+function picture() {
+  const image = /** @type {HTMLImageElement} */ (byId("front-picture"));
+  image.classList.remove("is-there");
+  image.loading = "lazy";
+  const url = new URL(image.src);
+  if (limitMs === null) url.searchParams.delete("limit_ms");
+  else url.searchParams.set("limit_ms", String(limitMs));
+  image.src = url.href;
 }
 
 function wireLimit() {
@@ -161,7 +179,9 @@ async function refresh() {
   hasNews = false;
   const isLoaded = (await Promise.all([load(), replaceParts()])).every(Boolean);
   refreshedAt = Date.now();
+  waitMs = isLoaded ? REFRESH_EVERY_MS : Math.min(2 * waitMs, LONGEST_WAIT_MS);
   isRefreshing = false;
+  tell("figures", isLoaded ? "" : LOST);
   hasNews ||= !isLoaded;
   if (hasNews) plan();
 }
@@ -169,15 +189,14 @@ async function refresh() {
 function plan() {
   hasNews = true;
   clearTimeout(timer);
-  timer = setTimeout(() => void refresh(), Math.max(0, refreshedAt + REFRESH_EVERY_MS - Date.now()));
+  timer = setTimeout(() => void refresh(), Math.max(0, refreshedAt + waitMs - Date.now()));
 }
 
 /** Put those parts of the page in place that are written anew; the others keep focus and scrolling. */
 async function replaceParts() {
   try {
-    const answer = await fetch(location.pathname, { headers: { Accept: "text/html" } });
-    if (!answer.ok) return false;
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = await askPage(location.pathname);
+    if (!fresh.getElementById("job")) return false;
     for (const part of document.querySelectorAll("[data-part]")) {
       const other = fresh.getElementById(part.id);
       if (!other) part.remove();
@@ -189,6 +208,7 @@ async function replaceParts() {
       }
     }
     wireCancel();
+    wirePrint();
     return true;
   } catch {
     return false;
@@ -206,22 +226,28 @@ function wireCancel() {
     if (!confirm("Cancel this job? Trials that have ended are kept.")) return;
     button.setAttribute("disabled", "");
     button.textContent = "Cancelling";
-    try {
-      const answer = await fetch(`/v1/jobs/${encodeURIComponent(job)}/cancel`, { method: "POST" });
-      if (!answer.ok) throw new Error(await problemOf(answer));
-    } catch (error) {
-      button.removeAttribute("disabled");
-      button.textContent = "Cancel job";
-      say(`The job was not cancelled: ${error instanceof Error ? error.message : error}`);
-    }
+    const answer = await ask("POST", `/v1/jobs/${encodeURIComponent(job)}/cancel`);
+    tell("cancel", answer.ok ? "" : `The job was not cancelled: ${answer.problem.detail}`);
+    if (answer.ok) return;
+    button.removeAttribute("disabled");
+    button.textContent = "Cancel job";
   });
 }
 
-/** @param {string} words */
-function say(words) {
+/** What is wrong now, by what it is of. @type {Map<string, string>} */
+const wrong = new Map();
+
+/**
+ * Say what is wrong; nothing takes back what was said of the same.
+ * @param {"events" | "figures" | "cancel"} what
+ * @param {string} words
+ */
+function tell(what, words) {
+  wrong.delete(what);
+  if (words) wrong.set(what, words);
   const status = byId("connection");
-  status.hidden = words === "";
-  status.textContent = words;
+  status.hidden = wrong.size === 0;
+  status.textContent = [...new Set(wrong.values())].join(" ");
 }
 
 /**
@@ -234,61 +260,40 @@ function happened(kind, data) {
   plan();
 }
 
-async function explain() {
-  const place = byId("explanation");
-  place.replaceChildren(element("p", { class: "skeleton" }, "Loading"), element("p", { class: "skeleton" }, "Loading"));
-  try {
-    const answer = await fetch(`/v1/jobs/${encodeURIComponent(job)}/explanation`);
-    if (!answer.ok) throw new Error(await problemOf(answer));
-    const { sentences, nearest_misses: misses } = await answer.json();
-    const told = misses.length ? sentences.slice(1) : sentences; // the first one names the misses, which the page lists
-    const more = element("details", {}, element("summary", {}, "What each knob did, and how sure it is"), foundList(told.slice(AT_ONCE)));
-    place.replaceChildren(told.length ? foundList(told.slice(0, AT_ONCE)) : element("p", { class: "quiet" }, "Nothing can be told yet."));
-    if (told.length > AT_ONCE) place.append(more);
-  } catch (error) {
-    const again = element("button", { type: "button" }, "Try again");
-    again.addEventListener("click", () => void explain());
-    const words = error instanceof TypeError ? "The server does not answer." : String(error instanceof Error ? error.message : error);
-    place.replaceChildren(element("p", {}, words), again);
-  }
-}
-
-/** @param {string[]} sentences */
-function foundList(sentences) {
-  const list = element("ul", { class: "found" });
-  for (const sentence of sentences) list.append(element("li", {}, sentence.replaceAll(" %", "\u00a0%")));
-  return list;
-}
-
-/** Explain at once where that is cheap; else when asked to. */
-function offerExplanation() {
-  const count = figures?.trials.number.length ?? 0;
-  if (count === 0) {
-    byId("explanation").replaceChildren(element("p", { class: "quiet" }, "Told once trials have ended."));
-    return;
-  }
-  if (count <= EXPLAINED_UNASKED) {
-    void explain();
-    return;
-  }
-  const ask = element("button", { type: "button" }, "Explain");
-  ask.addEventListener("click", () => void explain());
-  const words = `Which knobs moved energy and latency, told from ${count.toLocaleString("en")} trials: takes some seconds.`;
-  byId("explanation").replaceChildren(element("p", { class: "quiet" }, words), ask);
+function explain() {
+  offerExplanation(job, figures?.trials.number.length ?? 0, isActive());
 }
 
 function follow() {
   new JobEvents(job, Number(page.lastEvent), {
     onEvent: happened,
-    onLost: (isLost) => say(isLost ? "The connection is lost; trying again. Figures are those of before." : ""),
+    onLost: (isLost) => {
+      tell("events", isLost ? LOST : "");
+      if (isLost) plan(); // it may be the key that is no longer taken
+    },
     onEnd: () => {
       plan();
-      setTimeout(offerExplanation, 2 * REFRESH_EVERY_MS);
+      setTimeout(explain, 2 * REFRESH_EVERY_MS);
     },
+  });
+}
+
+/** Print once the picture is there; who prints otherwise gets the chart as it stands. */
+function wirePrint() {
+  const button = document.getElementById("print");
+  if (!button || !button.hidden) return;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const image = /** @type {HTMLImageElement} */ (byId("front-picture"));
+    image.loading = "eager";
+    const isThere = await image.decode().then(() => true, () => false);
+    image.classList.toggle("is-there", isThere);
+    print();
   });
 }
 
 wireLimit();
 wireCancel();
-void load().then(() => offerExplanation());
-if (isActive) follow();
+wirePrint();
+void load().then(explain);
+if (isActive()) follow();

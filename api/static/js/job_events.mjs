@@ -2,7 +2,8 @@
 /**
  * Follows a job: tells what happens, goes on after the last event that was seen, and says when the connection is lost.
  * The browser's own EventSource comes back by itself after most losses; where the server refused it gives up, so that
- * this tries again, later each time.
+ * this tries again, later each time. A page that nobody looks at follows nothing: browsers keep six connections to a
+ * server for all of their tabs, and each stream takes one.
  */
 
 const KINDS = ["job", "trial_started", "trial"];
@@ -24,9 +25,12 @@ export class JobEvents {
     /** @type {EventSource | null} */
     this.source = null;
     this.isOver = false;
-    this.open();
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    if (!document.hidden) this.open();
     addEventListener("online", () => this.reopen());
-    addEventListener("pagehide", () => this.source?.close());
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.reopen()));
+    addEventListener("pagehide", () => this.close());
     addEventListener("pageshow", (event) => event.persisted && this.reopen());
   }
 
@@ -41,9 +45,14 @@ export class JobEvents {
   }
 
   reopen() {
-    if (this.isOver || this.source?.readyState === EventSource.OPEN) return;
-    this.source?.close();
+    if (this.isOver || document.hidden || this.source?.readyState === EventSource.OPEN) return;
+    this.close();
     this.open();
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
   }
 
   /**
@@ -56,7 +65,7 @@ export class JobEvents {
     this.events.onEvent(kind, data);
     if (kind !== "job" || !ENDED.includes(data.state)) return;
     this.isOver = true;
-    this.source?.close();
+    this.close();
     this.events.onEnd();
   }
 
@@ -64,7 +73,8 @@ export class JobEvents {
     if (this.isOver) return;
     this.events.onLost(true);
     if (this.source?.readyState !== EventSource.CLOSED) return; // it comes back by itself
-    setTimeout(() => this.reopen(), this.waitMs);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.reopen(), this.waitMs);
     this.waitMs = Math.min(2 * this.waitMs, LONGEST_WAIT_MS);
   }
 }

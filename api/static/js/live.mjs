@@ -9,6 +9,7 @@
 
 import { wireCopyButtons } from "./copy.mjs";
 import { refreshMoments } from "./moments.mjs";
+import { askPage } from "./rest.mjs";
 
 const AT_MOST_EVERY_MS = 800;
 const BUSY_POLL_MS = 10_000;
@@ -20,6 +21,8 @@ const streams = new Map();
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let timer;
 let refreshedAt = Date.now();
+/** When the page was last what the server says. */
+let rightAt = new Date();
 /** Whether something happened since the page was asked for last. */
 let hasNews = false;
 
@@ -28,12 +31,11 @@ async function refresh() {
   refreshedAt = Date.now();
   hasNews = false;
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok) throw new Error(String(answer.status));
-    replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    replaceParts(await askPage(location.pathname + location.search));
+    rightAt = new Date();
     say("");
   } catch {
-    say(`The server does not answer; figures are those of ${new Date().toLocaleTimeString()}. Trying again.`);
+    say(`The server does not answer; figures are those of ${rightAt.toLocaleTimeString()}. Trying again.`);
   }
   follow();
   plan();
@@ -48,11 +50,22 @@ function replaceParts(fresh) {
     for (const time of other.querySelectorAll("time[data-moment]")) time.removeAttribute("title");
     if (isSame(part, other)) continue;
     const focused = part.contains(document.activeElement) ? document.activeElement?.getAttribute("href") : null;
+    keepChecks(part, other);
     part.replaceChildren(...other.childNodes);
     if (focused) /** @type {HTMLElement | null} */ (part.querySelector(`a[href="${CSS.escape(focused)}"]`))?.focus();
     wireCopyButtons(part);
     refreshMoments(part);
   }
+}
+
+/**
+ * Let boxes that are ticked stay so.
+ * @param {Element} shown
+ * @param {Element} fresh
+ */
+function keepChecks(shown, fresh) {
+  const ticked = new Set([.../** @type {NodeListOf<HTMLInputElement>} */ (shown.querySelectorAll("input:checked"))].map((box) => box.value));
+  for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (fresh.querySelectorAll("input"))) box.checked = ticked.has(box.value);
 }
 
 /**

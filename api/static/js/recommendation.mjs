@@ -32,12 +32,20 @@ export function bestInside(front, limitMs) {
   return best;
 }
 
+/**
+ * What commands hang on: they tell the figures too, which change as a point is measured again.
+ * @param {Point} point
+ */
+function keyOf(point) {
+  return [point.trial, point.num_windows, point.tok_per_j].join(" ");
+}
+
 export class Recommendation {
   /** @param {string} job */
   constructor(job) {
     this.job = job;
-    /** @type {number | null | undefined} the trial whose commands are shown */
-    this.trial = undefined;
+    /** @type {Point | null} the point whose commands are shown */
+    this.point = null;
     this.form = byId("job").dataset.form ?? "vllm";
     /** @type {Map<string, Promise<{text: string, isThere: boolean}>>} */
     this.commands = new Map();
@@ -56,11 +64,13 @@ export class Recommendation {
     if (best) byId("use").replaceChildren(...this.told(figures, best, limitMs));
     else byId("use").replaceChildren(...this.none(figures, limitMs));
     byId("commands").hidden = best === null;
-    if (best && best.trial !== this.trial) {
+    const before = this.point;
+    this.point = best;
+    if (best && (!before || keyOf(best) !== keyOf(before))) {
+      this.allowCopy(false); // what stands there is of another point
       clearTimeout(this.timer); // a line that is dragged passes many points
-      this.timer = setTimeout(() => void this.showCommand(best.trial), this.trial === undefined ? 0 : WAIT_MS);
+      this.timer = setTimeout(() => void this.showCommand(best), before ? WAIT_MS : 0);
     }
-    this.trial = best ? best.trial : null;
     return best;
   }
 
@@ -121,7 +131,9 @@ export class Recommendation {
       const isActive = figures.state === "queued" || figures.state === "running";
       const words = isActive
         ? "The first complete trial makes a recommendation; it is shown here."
-        : "No point is inside the job's limits, so there is none to run. The nearest misses below say which limit to loosen.";
+        : figures.trials.state.includes("infeasible")
+          ? "No point is inside the job's limits, so there is none to run. The nearest misses below say which limit to loosen."
+          : "No trial gave a usable measurement, so there is no point to run.";
       return [element("p", { class: "quiet" }, words)];
     }
     return [
@@ -165,23 +177,33 @@ export class Recommendation {
     }
     this.form = tabs[chosen].dataset.form ?? this.form;
     byId("command-panel").setAttribute("aria-labelledby", tabs[chosen].id);
-    if (this.trial !== null && this.trial !== undefined) void this.showCommand(this.trial);
+    if (!this.point) return;
+    this.allowCopy(false);
+    void this.showCommand(this.point);
   }
 
-  /** @param {number} trial */
-  async showCommand(trial) {
-    const asked = `${this.form}/${trial}`;
-    const found = this.commands.get(asked) ?? this.ask(this.form, trial);
+  /** @param {Point} point */
+  async showCommand(point) {
+    const { form } = this;
+    const asked = `${form}/${keyOf(point)}`;
+    const found = this.commands.get(asked) ?? this.ask(form, point.trial);
     this.commands.set(asked, found);
     const { text, isThere } = await found;
-    if (asked !== `${this.form}/${this.trial}`) return; // moved on meanwhile
     if (!isThere) this.commands.delete(asked);
+    if (!this.point || asked !== `${this.form}/${keyOf(this.point)}`) return; // moved on meanwhile
     const panel = byId("command-panel");
     const code = panel.querySelector("code");
     if (code) code.textContent = text;
     panel.classList.toggle("is-refused", !isThere);
+    this.allowCopy(isThere);
+  }
+
+  /** @param {boolean} isAllowed */
+  allowCopy(isAllowed) {
+    const panel = byId("command-panel");
+    panel.setAttribute("aria-busy", String(!isAllowed));
     const button = panel.querySelector("button[data-copy]");
-    if (button instanceof HTMLButtonElement) button.disabled = !isThere;
+    if (button instanceof HTMLButtonElement) button.disabled = !isAllowed;
   }
 
   /**

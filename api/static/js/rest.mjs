@@ -1,5 +1,5 @@
 // @ts-check
-/** Asks this server's REST interface. Who has to log in is sent there; what is refused comes back as a problem. */
+/** Asks this server, for data or for pages. Who has to log in is sent there; what is refused comes back as a problem. */
 
 /**
  * @typedef {{field: string, detail: string}} Fault
@@ -32,13 +32,33 @@ export async function ask(method, path, { body, headers = {}, signal } = {}) {
     return { ok: false, problem: UNREACHABLE };
   }
   if (answer.status === 401) {
-    location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+    logIn();
     return { ok: false, problem: { status: 401, title: "key needed", detail: "Log in first." } };
   }
   const data = await answer.json().catch(() => null);
   if (answer.ok) return { ok: true, status: answer.status, data };
   const problem = data ?? { status: answer.status, title: answer.statusText, detail: `The server answers ${answer.status}.` };
   return { ok: false, problem };
+}
+
+/**
+ * Ask for a page of this server as a document; an error is thrown, with words for people.
+ * @param {string} path
+ * @returns {Promise<Document>}
+ */
+export async function askPage(path) {
+  const answer = await fetch(path, { headers: { Accept: "text/html" } });
+  if (answer.redirected && new URL(answer.url).pathname === "/login") {
+    logIn();
+    throw new Error("Log in first.");
+  }
+  if (!answer.ok) throw new Error(`The server answers ${answer.status}.`);
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+/** Go to the form for a key, and from there back to this page. */
+export function logIn() {
+  location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
 /** A key that makes a post count once. */

@@ -152,6 +152,11 @@ export class VegaView extends EventTarget {
       renderer: "canvas",
       tooltip: (/** @type {any} */ _, /** @type {any} */ event, /** @type {any} */ item) => this.#tip(event, item),
     });
+    if (this.isRemoved) {
+      view.finalize();
+      return;
+    }
+    stage.dataset.scheme = dark.matches ? "dark" : "light"; // on paper, dark ones are turned over
     if (keepsZoom && !this.reset.hidden) {
       for (const ends of ["zoom_x", "zoom_y"]) view.signal(ends, this.view.signal(ends));
       await view.runAsync();

@@ -1,7 +1,7 @@
 """The figures that tables and charts show, beside each measurement's record: a tenth of the bytes to read, or less.
 
-Revision: 0007, after 0006. Measurements of before get theirs from their records, a few hundred at a time; a million
-take some minutes.
+Revision: 0007, after 0006. Measurements of before get theirs from their records, a few hundred at a time, in about
+a millisecond each. One whose record is damaged gets none: it must not keep a whole database from this version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def upgrade() -> None:
     filled = (
         _MEASUREMENTS.update()
         .where(trial_id == sa.bindparam("of_trial"))
-        .values(figures=sa.bindparam("found", type_=sa.JSON()))
+        .values(figures=sa.bindparam("found", type_=sa.JSON(none_as_null=True)))
     )
     after = -1
     while True:
@@ -43,12 +43,19 @@ def upgrade() -> None:
         rows = connection.execute(some).all()
         if not rows:
             return
-        connection.execute(filled, [{"of_trial": row.trial_id, "found": _figures(row.record)} for row in rows])
+        connection.execute(filled, [{"of_trial": row.trial_id, "found": _figures_of(row.record)} for row in rows])
         after = rows[-1].trial_id
 
 
 def downgrade() -> None:
     op.drop_column("measurements", "figures")
+
+
+def _figures_of(record: Any) -> list[Any] | None:
+    try:
+        return _figures(record)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):  # whatever is in the place of a record
+        return None
 
 
 def _figures(record: dict[str, Any]) -> list[Any]:

@@ -65,7 +65,7 @@ def test_page_and_pictures_draw_the_same(open_page: Pages) -> None:
     page = open_page("/compare")
     script = 'async (figures) => (await import("/static/js/front_rows.mjs")).frontRows(figures)'
     without_front: dict[str, Any] = {"front": [], "is_simulated": False}
-    variants: list[dict[str, Any]] = [{}, {"sla": {}}, {"default": 3}, without_front, {"default": None}]
+    variants: list[dict[str, Any]] = [{}, {"sla": {}}, {"default": 3}, without_front, {"sla": {"tpot_p99_ms": 9e4}}]
     for changes in variants:
         figures = make_figures(**changes)
         assert dataclasses.asdict(front_rows(figures)) == page.evaluate(script, figures)

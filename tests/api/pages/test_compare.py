@@ -72,6 +72,17 @@ def test_names_are_text(client: TestClient, stores: Stores) -> None:
     assert "first &lt;script&gt;" in page
 
 
+def test_what_was_measured_is_not_called_simulated(client: TestClient, stores: Stores) -> None:
+    """Beside a simulated front a measured one stays measured: the label names the simulated one alone."""
+    simulated = store_job(stores, [trial_of(0)], engine="simulated", device="simulated:h100-sxm")
+    measured = store_job(stores, [trial_of(0)])
+    page = client.get("/compare", params={"job": [measured, simulated]}).text
+    assert "Simulated, nothing was measured" not in page
+    assert "Of B the table says what it is" in page
+    assert page.count('"is_simulated": true') == page.count('"is_simulated": false') == 1
+    assert "Simulated, nothing was measured" in client.get("/compare", params={"job": simulated}).text
+
+
 def test_what_cannot_be_shown_is_said(client: TestClient, stores: Stores) -> None:
     """Unknown jobs are left out with a sentence, a limit that is none is named, and more than eight are cut."""
     first, second = two_nights(stores)

@@ -61,7 +61,7 @@ def test_an_estimate_is_labelled(client: TestClient, stores: Stores) -> None:
     assert "<b>Estimate:</b> nothing was measured." in page
     assert "Energy scope <b>cpu_share</b>, method <b>estimate</b>" in page
     assert "Estimate, energy was not measured." in page.partition("<h2")[0]
-    assert page.count('<span class="tag estimate">estimate</span>') == 6  # of the job, and of each part with figures
+    assert page.count('<span class="tag estimate">estimate</span>') == 7  # of the job, and of each part with figures
 
 
 def test_a_measurement_is_not_labelled_as_an_estimate(client: TestClient, stores: Stores) -> None:

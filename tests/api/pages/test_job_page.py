@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Page, Route, expect
 from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.stores import Stores
+from db.service import Scope
+from probes.device import Method
+from probes.device import Scope as EnergyScope
 from tests.api.pages.browser import Pages, faults_in_every_view
 from tests.api.pages.scenes import add_trial, finish, finished_job, make_trials, running_job
-from tests.db.factories import make_measurement, make_point, make_request, make_trial
+from tests.db.factories import make_measurement, make_point, make_reading, make_request, make_trial
 from tuner.request import Limit
 from tuner.trial import Trial, TrialState
 
@@ -95,7 +99,8 @@ def test_the_limit_is_dragged_and_the_command_copied(open_page: Pages, stores: S
     page.get_by_role("tab", name="SGLang").click()
     expect(command).to_contain_text("sglang")
     page.locator("#command-panel").get_by_role("button", name="Copy").click()
-    expect(page.locator("#command-panel").get_by_role("button", name="Copied")).to_be_visible()
+    page.locator("#command-panel").get_by_role("button", name="Copied").click()  # again, before it said Copy
+    expect(page.locator("#command-panel").get_by_role("button", name="Copy", exact=True)).to_be_visible()
     exported = TestClient(create_app(stores), base_url="http://localhost").get(
         f"/v1/jobs/{job_id}/export", params={"form": "sglang", "number": 1}
     )
@@ -160,7 +165,7 @@ def test_markup_is_text_everywhere(open_page: Pages, stores: Stores) -> None:
     expect(page.locator("#trials")).to_contain_text(MARKUP)
     page.get_by_role("button", name="Open trial 1").click()
     expect(page.get_by_role("dialog")).to_contain_text(MARKUP)
-    assert page.locator("main img, main script").count() == 0
+    assert page.locator("main img:not(#front-picture), main script").count() == 0
     open_page.forgive("422 for")  # such a precision is in no engine's words
 
 
@@ -200,6 +205,78 @@ def test_a_lost_connection_is_told_and_mended(open_page: Pages, stores: Stores) 
     page.unroute("**/events?*")
     expect(lost).to_be_hidden()
     expect(page.locator("#trials-count")).to_have_text("2 trials")
+
+
+def test_who_must_log_in_is_sent_there(open_page: Pages, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page whose key is no longer taken loses none of its parts for the form's, but leads to the form and back."""
+    monkeypatch.setattr("api.access.BELIEVED_S", 0.0)
+    first, second, _ = make_trials()
+    claim = running_job(stores, make_request(sla=LIMITS), trials=[first])
+    page = drawn(open_page(f"/jobs/{claim.job_id}"))
+    stores.keys.create("reader", Scope.READ)
+    add_trial(stores, claim, second)
+    page.wait_for_url(f"**/login?next=%2Fjobs%2F{claim.job_id}")
+    open_page.forgive("401 for")
+
+
+def test_a_page_that_nobody_looks_at_keeps_no_connection(open_page: Pages, stores: Stores) -> None:
+    """A hidden tab gives its stream of events back, of which browsers have six for all tabs, and catches up later."""
+    first, second, _ = make_trials()
+    claim = running_job(stores, make_request(sla=LIMITS), trials=[first])
+    page = open_page("/login")
+    page.add_init_script(
+        "window.closed = 0; EventSource.prototype.close = new Proxy(EventSource.prototype.close, "
+        "{ apply: (close, stream) => { window.isClosed = true; return Reflect.apply(close, stream, []); } });"
+    )
+    page.goto(f"/jobs/{claim.job_id}")
+    drawn(page)
+    hide = """(isHidden) => {
+      Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    assert page.evaluate("window.isClosed")
+    add_trial(stores, claim, second)
+    page.evaluate(hide, False)
+    expect(page.locator("#trials-count")).to_have_text("2 trials")
+
+
+def test_an_estimate_is_labelled_once_it_is_one(open_page: Pages, stores: Stores) -> None:
+    """A page that was opened before the first trial labels each part when that trial turns out to be an estimate."""
+    claim = running_job(stores, make_request(sla=LIMITS))
+    page = open_page(f"/jobs/{claim.job_id}")
+    expect(page.locator("#front-chart")).to_contain_text("The first trial that ends is drawn here")
+    assert page.locator(".tag.estimate").count() == 0
+    reading = make_reading(scope=EnergyScope.CPU_SHARE, method=Method.ESTIMATE)
+    add_trial(stores, claim, make_trial(number=0, measurement=make_measurement(reading=reading)))
+    expect(page.locator("#part-head .tag.estimate")).to_be_visible()
+    for title in ("Front", "What to run", "Points of the front", "Hypervolume over device time", "Trials"):
+        expect(page.get_by_role("heading", name=f"{title} estimate", exact=True)).to_be_visible()
+    expect(page.locator("#part-energy")).to_contain_text("nothing was measured")
+
+
+def test_the_report_has_the_chart_on_white(open_page: Pages, stores: Stores) -> None:
+    """Printing asks for the front's picture at the limit of the page first; until then no picture is asked for."""
+    page = open_page("/login", scheme="dark")
+    page.add_init_script("window.print = () => document.body.classList.add('printed')")
+    asked: list[str] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(
+            body="<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>", content_type="image/svg+xml"
+        )
+
+    page.route("**/front.svg?*", answer)
+    page.goto(f"/jobs/{finished_job(stores, sla=LIMITS)}")
+    drawn(page).get_by_label("TPOT p99 at most, ms").fill("15")
+    assert asked == []
+    page.get_by_role("button", name="Print").click()
+    page.wait_for_selector("body.printed")
+    assert asked[-1].endswith("limit_ms=15")
+    page.emulate_media(media="print")
+    expect(page.locator("#front-picture")).to_be_visible()
+    expect(page.locator("#front-chart")).to_be_hidden()
 
 
 def test_figures_that_cannot_be_loaded_can_be_asked_for_again(open_page: Pages, stores: Stores) -> None:

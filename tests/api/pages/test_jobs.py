@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.stores import Stores
 from db.job import JobState
 from tests.api.pages.browser import Pages, faults_in_every_view
-from tests.api.pages.scenes import finished_job, make_trials, running_job
+from tests.api.pages.scenes import add_trial, finished_job, make_trials, running_job
 from tests.db.factories import make_request
 
 
@@ -121,6 +122,22 @@ def test_it_works_at_every_width_in_both_schemes(open_page: Pages, stores: Store
     claim = stores.jobs.create_claimed(make_request(name="x" * 120), "host:1:1", 60.0)
     stores.jobs.finish(claim, JobState.FAILED, "error", "the engine died")
     assert faults_in_every_view(open_page("/jobs")) == []
+
+
+def test_ticked_jobs_are_compared(open_page: Pages, stores: Stores) -> None:
+    """Jobs with a front can be ticked, stay so while the list follows a run, and are compared side by side."""
+    jobs = [finished_job(stores, name="one"), finished_job(stores, name="other")]
+    first, second, _ = make_trials()
+    claim = running_job(stores, make_request(name="runs"), trials=[first])
+    page = open_page("/jobs")
+    assert page.get_by_role("checkbox").count() == 2
+    for name in ("one", "other"):
+        page.get_by_label(f"Compare {name}", exact=True).check()
+    add_trial(stores, claim, second)
+    expect(page.locator("#lines")).to_contain_text("2 of 4")
+    page.get_by_role("button", name="Compare ticked jobs").click()
+    page.wait_for_url("**/compare?job=*")
+    assert {letter.get_attribute("data-job") for letter in page.locator("#best tr[data-job]").all()} == set(jobs)
 
 
 def test_the_form_filters_without_scripts(open_page: Pages, stores: Stores) -> None:

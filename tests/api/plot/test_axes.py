@@ -31,6 +31,13 @@ def test_what_cannot_be_drawn_decides_nothing() -> None:
     assert span_of([]) == Span("linear", 0.0, 1.0)
 
 
+def test_a_limit_far_away_presses_nothing_together() -> None:
+    """A limit within a factor of ten of the data is on the axis; one beyond leaves the axis to the data."""
+    assert span_of([5.0, 10.0], limit=12.0) == span_of([5.0, 10.0, 12.0])
+    assert span_of([5.0, 10.0], limit=50_000.0) == span_of([5.0, 10.0], limit=None) == span_of([5.0, 10.0])
+    assert span_of([], limit=30.0) == span_of([30.0])
+
+
 def test_a_logarithmic_axis_stays_one() -> None:
     """An axis that was logarithmic does not change back while a job runs."""
     assert span_of([5.0, 10.0], was_log=True).type == "log"
@@ -43,6 +50,7 @@ def test_titles_have_units_and_say_what_was_not_measured() -> None:
     assert latency_title("tpot_p99_ms", "simulated") == "TPOT p99 (ms), simulated: less is better"
     assert latency_title("tpot_p99_ms", "estimate") == "TPOT p99 (ms): less is better"
     assert tok_per_j_title("measured") == "tokens per joule (tok/J)"
+    assert tok_per_j_title("mixed") == "tokens per joule (tok/J), not all measured"
     assert tok_per_j_title("estimate") == "tokens per joule (tok/J), estimate"
     assert origin_of(is_simulated=True, is_estimate=True) == "simulated"
     assert origin_of(is_simulated=False, is_estimate=True) == "estimate"
