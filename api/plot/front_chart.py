@@ -15,7 +15,7 @@ import altair as alt
 
 from api.plot.fitting import Legend, Legends, fitted
 from api.plot.overlays import channels, expr, for_field, limit_line, limit_shade, origin_note, zoom
-from api.plot.rows import FrontRows
+from api.plot.rows import FrontRows, drawn
 from api.plot.theme import ONE_PRECISION, THEMES, Scheme, colour_of, config, with_legends_below
 from engine.settings import PRECISIONS
 
@@ -29,8 +29,8 @@ def build(rows: FrontRows, scheme: Scheme, *, width: int = 720, height: int = 42
     spec = fitted(template(scheme), rows.metric, (rows.x.type, rows.y.type), rows.origin, legends_of(values))
     params = [{**one, "value": values[one["name"]]} if one["name"] in values else one for one in spec["params"]]
     datasets = {
-        "dominated": rows.dominated,
-        "greyed": rows.greyed,
+        "dominated": drawn(rows.dominated, rows.x, rows.y),
+        "greyed": drawn(rows.greyed, rows.x, rows.y),
         "front": rows.front,
         "default": rows.default,
         "highlight": [],

@@ -14,6 +14,10 @@ from typing import Any
 from api.plot.axes import Origin, Span, origin_of, span_of
 from api.plot.theme import ONE_PRECISION, ordered
 
+#: Of dots of a kind all are drawn up to this number; of more, one in each cell of a grid as fine as the dots are large.
+MOST_DRAWN = 1500
+_CELLS = (120, 60)
+
 #: One dot, as Vega-Lite takes it: plain JSON values by field.
 Row = dict[str, Any]
 
@@ -68,6 +72,26 @@ def front_rows(figures: Mapping[str, Any], *, limit_ms: float | None = None) -> 
         limit_ms=limit_ms,
         num_without_figures=num_without,
     )
+
+
+def drawn(rows: list[Row], x: Span, y: Span) -> list[Row]:
+    """Return the rows of dots beside the front that are drawn: of more than MOST_DRAWN one of a kind in each cell.
+
+    Thousands that lie on each other look like one, and take seconds.
+    """
+    if len(rows) <= MOST_DRAWN:
+        return rows
+    cells: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        cell = (_cell(row["x"], x, _CELLS[0]), _cell(row["y"], y, _CELLS[1]), row["series"], row.get("state"))
+        cells.setdefault(cell, row)
+    return list(cells.values())
+
+
+def _cell(value: float, span: Span, count: int) -> int:
+    if span.type == "log":
+        return math.floor(math.log(value / span.low) / math.log(span.high / span.low) * count)
+    return math.floor((value - span.low) / (span.high - span.low) * count)
 
 
 def _in_order(figures: Mapping[str, Any], trials: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:

@@ -10,7 +10,7 @@
  * @typedef {import("./vega_view.mjs").Tip} Tip
  */
 
-import { frontRows, spanOf } from "./front_rows.mjs";
+import { drawn, frontRows, spanOf } from "./front_rows.mjs";
 import { interval, metricWords, number } from "./numbers.mjs";
 import { VegaView } from "./vega_view.mjs";
 
@@ -153,6 +153,8 @@ class FrontChart extends LimitChart {
     super(element, "front", metric, figures.sla[metric] ?? null, options);
     this.figures = figures;
     this.highlighted = null;
+    /** @type {{rows: any, data: {dominated: any[], greyed: any[]}} | null} */
+    this.drawnOf = null;
     this.rows = frontRows(figures);
     this.wasLog = { x: this.rows.x.type === "log", y: this.rows.y.type === "log" };
     this.#tell();
@@ -188,8 +190,7 @@ class FrontChart extends LimitChart {
     return {
       query: { metric: rows.metric, origin: rows.origin, x: rows.x.type, y: rows.y.type, legend },
       data: {
-        dominated: rows.dominated,
-        greyed: rows.greyed,
+        ...this.#drawn(),
         front: rows.front,
         default: rows.default,
         highlight: this.#ringed(),
@@ -244,6 +245,16 @@ class FrontChart extends LimitChart {
     super.selected(datum);
   }
 
+  /** Return what is drawn of the dots beside the front: the same arrays as long as the rows are, so that they are set once. */
+  #drawn() {
+    const { rows } = this;
+    if (this.drawnOf?.rows !== rows) {
+      const [dominated, greyed] = [rows.dominated, rows.greyed].map((dots) => drawn(dots, rows.x, rows.y));
+      this.drawnOf = { rows, data: { dominated, greyed } };
+    }
+    return this.drawnOf.data;
+  }
+
   /** Return the place of the trial that is pointed at. */
   #ringed() {
     if (this.highlighted === null) return [];
@@ -260,6 +271,8 @@ class FrontChart extends LimitChart {
     if (rows.dominated.length) said.push(`Faint: ${count(rows.dominated.length, "window")} beaten by the front.`);
     if (rows.greyed.length) said.push(`Grey: ${count(rows.greyed.length, "window")} not counted; point at one for the reason.`);
     if (rows.front.some((row) => row.is_tied)) said.push("Ringed: cannot be told apart from another point.");
+    const { dominated, greyed } = this.#drawn();
+    if (dominated !== rows.dominated || greyed !== rows.greyed) said.push("Dots on top of each other are drawn once.");
     if (rows.num_without_figures) said.push(`${count(rows.num_without_figures, "trial")} without figures not drawn.`);
     chart.note.textContent = said.join(" ");
   }

@@ -10,6 +10,9 @@
  */
 
 const LOG_FROM = 10;
+/** Of dots of a kind all are drawn up to this number; of more, one in each cell of a grid as fine as the dots are large. */
+const MOST_DRAWN = 1500;
+const CELLS = [120, 60];
 const MARGIN = 0.05;
 const ONE_PRECISION = "one precision";
 const PRECISIONS = ["fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4"];
@@ -73,6 +76,29 @@ export function frontRows(figures, { limitMs, wasLog = { x: false, y: false } } 
     limit_ms,
     num_without_figures,
   };
+}
+
+/**
+ * Return the rows of dots that are drawn: thousands that lie on each other look like one, and take seconds.
+ * @param {Row[]} rows  dots that are not of the front
+ * @param {Span} x @param {Span} y
+ * @returns {Row[]}
+ */
+export function drawn(rows, x, y) {
+  if (rows.length <= MOST_DRAWN) return rows;
+  /** @type {Map<string, Row>} */
+  const cells = new Map();
+  for (const row of rows) {
+    const cell = `${cellOf(row.x, x, CELLS[0])} ${cellOf(row.y, y, CELLS[1])} ${row.series} ${row.state ?? ""}`;
+    if (!cells.has(cell)) cells.set(cell, row);
+  }
+  return [...cells.values()];
+}
+
+/** @param {number} value @param {Span} span @param {number} count */
+function cellOf(value, { type, low, high }, count) {
+  const share = type === "log" ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+  return Math.floor(share * count);
 }
 
 /** @returns {Row[]} @param {any} figures @param {any} trials @param {Map<number, number>} places */

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from api.plot.axes import Span
+from api.plot.rows import drawn as drawn_of
 from api.plot.rows import front_rows
 from api.stores import Stores
 from tests.api.commands import wait_until
 from tests.api.pages.browser import Pages
-from tests.api.plot.figures import make_figures
+from tests.api.plot.figures import make_figures, many_rows
 from tests.api.test_fronts import store_job, trial_of
 
 _DRAW = """async (figures) => {
@@ -69,6 +71,14 @@ def test_page_and_pictures_draw_the_same(open_page: Pages) -> None:
     for changes in variants:
         figures = make_figures(**changes)
         assert dataclasses.asdict(front_rows(figures)) == page.evaluate(script, figures)
+
+
+def test_page_and_pictures_draw_the_same_of_many_dots(open_page: Pages) -> None:
+    """Of thousands of dots both draw those that are seen, the same ones."""
+    rows, x, y = many_rows(4_000), Span("linear", 0.0, 40.0), Span("linear", 0.0, 16.0)
+    script = 'async (given) => (await import("/static/js/front_rows.mjs")).drawn(...given)'
+    expected = drawn_of(rows, x, y)
+    assert expected == open_page("/compare").evaluate(script, [rows, dataclasses.asdict(x), dataclasses.asdict(y)])
 
 
 def test_the_limit_is_dragged_and_the_view_stays(drawn: Page) -> None:

@@ -241,11 +241,11 @@ def test_repeats_of_a_point_are_one_row(client: TestClient, stores: Stores) -> N
 
 
 def test_a_real_job_has_a_page(finished_job: FinishedJob) -> None:
-    """The page of a job that ran shows its points, and whether its energy was measured or estimated."""
+    """The page of a job that ran counts its trials, and says whether its energy was measured or estimated."""
     client = TestClient(create_app(finished_job.stores), base_url="http://localhost")
     page = client.get(f"/jobs/{finished_job.id[:8]}").text
     assert "<h1>the first</h1>" in page
-    assert "prefill_chunk" in page.partition("Points of the front")[2] or "Nearest:" in page
+    assert "<dt>Trials</dt><dd>2<" in page  # on a busy machine they may be invalid
     assert ("Estimate:" in page) != ("Measured." in page)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Any
 
 #: state, tokens per joule, latency in ms, max_batch, precision
@@ -72,3 +74,19 @@ def _point(trial: int, tok_per_j: float, latency_ms: float, *, low: float | None
         "is_leading": True,
         "tied_with": tied,
     }
+
+
+def many_rows(count: int) -> list[dict[str, Any]]:
+    """Return dots of two precisions, scattered over latencies to 40 ms and 16 tok/J."""
+    draw = random.Random(3)
+    return [
+        {
+            "place": place,
+            "trial": place,
+            "x": draw.uniform(1, 40),
+            "y": draw.uniform(1, 16),
+            "batch": 8,
+            "series": series,
+        }
+        for place, series in zip(range(count), itertools.cycle(("bf16", "fp8")), strict=False)
+    ]

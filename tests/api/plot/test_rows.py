@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
-from api.plot.rows import front_rows
-from tests.api.plot.figures import make_figures
+from api.plot.axes import Span
+from api.plot.rows import drawn, front_rows
+from tests.api.plot.figures import make_figures, many_rows
 
 
 def test_every_trial_is_where_it_belongs() -> None:
@@ -59,3 +61,15 @@ def test_a_job_without_trials_has_empty_rows() -> None:
     }
     rows = front_rows(make_figures(trials=trials, front=[], default=None, sla={}))
     assert (rows.front, rows.dominated, rows.x.high) == ([], [], 1.0)
+
+
+def test_dots_on_top_of_each_other_are_drawn_once() -> None:
+    """A few dots are all drawn; of many one of a kind in each cell, and none is far from one that is drawn."""
+    x, y = Span("linear", 0.0, 40.0), Span("log", 1.0, 16.0)
+    few, many = many_rows(100), many_rows(20_000)
+    assert drawn(few, x, y) == few
+    shown = drawn(many, x, y)
+    assert 1_500 < len(shown) < 2 * 120 * 60
+    for row in many[::100]:
+        beside = [one for one in shown if one["series"] == row["series"] and abs(one["x"] - row["x"]) <= 40 / 120]
+        assert any(abs(math.log(one["y"] / row["y"])) <= math.log(16) / 60 for one in beside)
