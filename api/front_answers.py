@@ -27,8 +27,8 @@ from tuner.trial import Trial
 
 #: Of a whole job id, in characters.
 ID_LENGTH = 32
-#: Of remembered answers: thousands of fronts.
-MAX_CACHE_BYTES = 64_000_000
+#: Of remembered answers: some five thousand fronts.
+MAX_CACHE_BYTES = 128_000_000
 
 log = structlog.get_logger()
 

@@ -9,23 +9,31 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import structlog
+
 from api.errors import Refusal
 from api.recommend import OUTPUT_TOK_S, POWER_W, QUALITY, Bound, Choice, Field, choose_in, field_of
 from api.recommend_schemas import RecommendationOut, RecommendationQuery, RecommendedOut
 from api.recommend_words import Answer, answer_out, recommended_out
 from api.stores import Stores
-from db.errors import DeviceNotStored
+from db.errors import DeviceNotStored, StoreError
 from db.result import Result
 from db.results import Found
 
+log = structlog.get_logger(__name__)
+
 #: How long what was found is believed while nothing new is stored.
 BELIEVED_S = 60.0
+#: When what is still asked for is read anew in the background, so that nobody waits for it: at the earliest, and how
+#: much later at most. What was read together is not read anew together.
+RENEWED_S, _SPREAD_S = 20.0, 30.0
 #: How often it is looked whether something is.
 LOOK_S = 0.5
 #: Points that are remembered, over all questions.
@@ -78,6 +86,7 @@ class Recommender:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="recommender")
         self._pages: OrderedDict[_Key, _Page] = OrderedDict()
+        self._renewed: set[_Key] = set()
         #: When it was looked, and the number of the newest result.
         self._newest: tuple[float, int | None] = (-LOOK_S, None)
 
@@ -87,9 +96,11 @@ class Recommender:
         Reads are done one after the other, in one thread: more would only take turns at the interpreter.
         """
         try:
-            return self._answer(query, may_read=False)
+            answer = self._answer(query, may_read=False)
         except _NotRemembered:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, query)
+            answer = await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, query)
+        self._renew_in_time(_key_of(query))
+        return answer
 
     def answer(self, query: RecommendationQuery) -> RecommendationOut:
         """Return the best stored point inside the limits, or the nearest ones.
@@ -99,7 +110,7 @@ class Recommender:
         return self._answer(query, may_read=True)
 
     def _answer(self, query: RecommendationQuery, *, may_read: bool) -> RecommendationOut:
-        key = (query.model, query.device, query.engine, query.workload)
+        key = _key_of(query)
         page = self._page(key) if may_read else self._remembered_page(key)
         bounds = bounds_of(query)
         choice = choose_in(page.points, bounds)
@@ -125,8 +136,27 @@ class Recommender:
     def _page(self, key: _Key) -> _Page:
         newest_id, now_s = self._newest_id(), self._clock()
         page = self._fresh_page(key, newest_id, now_s)
-        if page is not None:
-            return page
+        return page or self._read_page(key, newest_id, now_s)
+
+    def _renew_in_time(self, key: _Key) -> None:
+        """Have a page read anew in the background before it is too old to be believed."""
+        with self._lock:
+            page = self._pages.get(key)
+            if page is None or key in self._renewed or self._clock() - page.read_s < RENEWED_S + _spread_s(key):
+                return
+            self._renewed.add(key)
+        self._thread.submit(self._renew, key)
+
+    def _renew(self, key: _Key) -> None:
+        try:
+            self._read_page(key, self._newest_id(), self._clock())
+        except (NoResults, StoreError) as error:  # whoever asks next is told
+            log.warning("results_not_renewed", model=key[0], device=key[1], error=str(error))
+        finally:
+            with self._lock:
+                self._renewed.discard(key)
+
+    def _read_page(self, key: _Key, newest_id: int | None, now_s: float) -> _Page:
         model, device, engine, workload = key
         found = self._stores.results.find(model, device, engine=engine, workload=workload)
         if not found:
@@ -215,6 +245,14 @@ class Recommender:
             except DeviceNotStored:
                 page.drivers[uuid] = None
         return page.drivers[uuid]
+
+
+def _key_of(query: RecommendationQuery) -> _Key:
+    return (query.model, query.device, query.engine, query.workload)
+
+
+def _spread_s(key: _Key) -> float:
+    return zlib.crc32(repr(key).encode()) / 2**32 * _SPREAD_S
 
 
 def _newest_by_engine(compared: Sequence[Found]) -> dict[str, Found]:

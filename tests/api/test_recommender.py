@@ -15,6 +15,7 @@ from api.stores import Stores
 from db.errors import DatabaseUnreachable
 from db.results import ResultStore
 from probes.device import Method, Scope
+from tests.api.commands import wait_until
 from tests.db.factories import START, make_device, make_measurement, make_point, make_reading, make_request, make_trial
 from tuner.measurement import Distribution, Estimate
 from tuner.pareto import front_of
@@ -212,6 +213,30 @@ def test_what_was_read_is_answered_without_the_store(
     nearest = asyncio.run(recommender.answer_in_turn(make_query(tpot_p99_ms=1.0)))
     assert nearest.recommended is None
     assert len(nearest.nearest) == 2
+
+
+def test_what_is_asked_for_is_read_anew_before_it_is_too_old(
+    stores: Stores, recommender: Recommender, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks late in a page's minute is answered from it, and those after that minute wait for no read either."""
+    store(stores, [measured(0, 2.0, 10.0)])
+    asyncio.run(recommender.answer_in_turn(make_query()))
+    find, read_at_s = ResultStore.find, list[float]()
+
+    def find_noted(*given: Any, **named: Any) -> Any:
+        read_at_s.append(ticks.now_s)
+        return find(*given, **named)
+
+    monkeypatch.setattr(ResultStore, "find", find_noted)
+    ticks.now_s = 110.0
+    asyncio.run(recommender.answer_in_turn(make_query()))
+    assert read_at_s == []
+    ticks.now_s = 155.0
+    asyncio.run(recommender.answer_in_turn(make_query()))
+    wait_until(lambda: read_at_s or None, what="the page to be read anew")
+    ticks.now_s = 165.0
+    asyncio.run(recommender.answer_in_turn(make_query()))
+    assert read_at_s == [155.0]
 
 
 def _unreachable(*_: object, **__: object) -> None:
