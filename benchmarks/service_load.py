@@ -4,8 +4,8 @@ Fills a database (see `service_rows.py`) on SQLite and on PostgreSQL, starts `wa
 one process, and lets a crowd in this process ask for fronts of random jobs and for recommendations under random limits,
 half of each. Server, crowd and PostgreSQL share the machine's cores. After 20 s to warm up, twice: each client without
 a pause, which shows what is the most, and all together at a rate, which shows how long one waits while there is room.
-The rate limit for callers is lifted, as the whole crowd is one caller. Then the statements behind those reads are explained
-by the database itself. p99 <= 50 ms and >= 300 requests/s are asked for on two cores.
+The rate limit for callers is lifted, as the whole crowd is one caller. Then the statements behind those reads are
+explained by the database itself. p99 <= 50 ms and >= 300 requests/s are asked for on two cores.
 
     python -m benchmarks.service_load                                  # ten minutes and more, 10 GB of disk
     python -m benchmarks.service_load --jobs 100 --trials-per-job 50 --seconds 5 --backend sqlite
