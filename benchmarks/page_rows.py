@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 
 from api.records import front_document
 from api.stores import Stores, utc_now
+from benchmarks.service_rows import slowed, times
 from db.job import JobState
 from db.records import measurement_row, point_to_json, trial_columns
 from db.tables import TrialRow
 from tuner.bench import Bench
-from tuner.measurement import Distribution, Estimate, Measurement
+from tuner.measurement import Measurement
 from tuner.objectives import verdict
 from tuner.pareto import front_of
 from tuner.point import OperatingPoint
@@ -149,28 +150,12 @@ def _scaled(window: Measurement, saving: float, batch: int, clock_mhz: int, *, s
     efficiency = (batch / 64) ** 0.5 * saving * (1.7 - 0.7 * share - 0.5 * (1 - share) ** 2) * scatter
     return replace(
         window,
-        output_tok_s=_times(window.output_tok_s, more),
-        tok_per_j=None if window.tok_per_j is None else _times(window.tok_per_j, efficiency),
-        j_per_tok=None if window.j_per_tok is None else _times(window.j_per_tok, 1 / efficiency),
+        output_tok_s=times(window.output_tok_s, more),
+        tok_per_j=None if window.tok_per_j is None else times(window.tok_per_j, efficiency),
+        j_per_tok=None if window.j_per_tok is None else times(window.j_per_tok, 1 / efficiency),
         mean_power_w=None if window.mean_power_w is None else window.mean_power_w * more / efficiency,
-        ttft=_slowed(window.ttft, slower),
-        tpot=_slowed(window.tpot, slower),
-        itl=_slowed(window.itl, slower),
-        e2e=_slowed(window.e2e, slower),
-    )
-
-
-def _times(estimate: Estimate, factor: float) -> Estimate:
-    low, high = (None if bound is None else bound * factor for bound in (estimate.low, estimate.high))
-    return Estimate(estimate.value * factor, low, high)
-
-
-def _slowed(latency: Distribution, factor: float) -> Distribution:
-    return replace(
-        latency,
-        mean=latency.mean and _times(latency.mean, factor),
-        p50=latency.p50 and _times(latency.p50, factor),
-        p90=latency.p90 and _times(latency.p90, factor),
-        p95=latency.p95 and _times(latency.p95, factor),
-        p99=latency.p99 and _times(latency.p99, factor),
+        ttft=slowed(window.ttft, slower),
+        tpot=slowed(window.tpot, slower),
+        itl=slowed(window.itl, slower),
+        e2e=slowed(window.e2e, slower),
     )

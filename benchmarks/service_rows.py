@@ -224,29 +224,31 @@ def _scaled(window: Measurement, number: int, num_trials: int) -> tuple[Operatin
     efficiency = more * (1.6 - 0.6 * share)
     return point, replace(
         window,
-        output_tok_s=_times(window.output_tok_s, more * share),
-        tok_per_j=None if window.tok_per_j is None else _times(window.tok_per_j, efficiency),
-        j_per_tok=None if window.j_per_tok is None else _times(window.j_per_tok, 1 / efficiency),
-        ttft=_slowed(window.ttft, slower),
-        tpot=_slowed(window.tpot, slower),
-        itl=_slowed(window.itl, slower),
-        e2e=_slowed(window.e2e, slower),
+        output_tok_s=times(window.output_tok_s, more * share),
+        tok_per_j=None if window.tok_per_j is None else times(window.tok_per_j, efficiency),
+        j_per_tok=None if window.j_per_tok is None else times(window.j_per_tok, 1 / efficiency),
+        ttft=slowed(window.ttft, slower),
+        tpot=slowed(window.tpot, slower),
+        itl=slowed(window.itl, slower),
+        e2e=slowed(window.e2e, slower),
     )
 
 
-def _times(estimate: Estimate, factor: float) -> Estimate:
+def times(estimate: Estimate, factor: float) -> Estimate:
+    """Return a figure and its bounds, larger by a factor."""
     low, high = (None if bound is None else bound * factor for bound in (estimate.low, estimate.high))
     return Estimate(estimate.value * factor, low, high)
 
 
-def _slowed(latency: Distribution, factor: float) -> Distribution:
+def slowed(latency: Distribution, factor: float) -> Distribution:
+    """Return latencies that are longer by a factor."""
     return replace(
         latency,
-        mean=latency.mean and _times(latency.mean, factor),
-        p50=latency.p50 and _times(latency.p50, factor),
-        p90=latency.p90 and _times(latency.p90, factor),
-        p95=latency.p95 and _times(latency.p95, factor),
-        p99=latency.p99 and _times(latency.p99, factor),
+        mean=latency.mean and times(latency.mean, factor),
+        p50=latency.p50 and times(latency.p50, factor),
+        p90=latency.p90 and times(latency.p90, factor),
+        p95=latency.p95 and times(latency.p95, factor),
+        p99=latency.p99 and times(latency.p99, factor),
     )
 
 
