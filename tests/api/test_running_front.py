@@ -14,7 +14,7 @@ FIGURES = st.floats(0.5, 60.0).map(lambda value: round(value, 1))
 
 
 def shown(tok_per_j: float, latency_ms: float, **changes: object) -> Shown:
-    return Shown("a", tok_per_j, latency_ms, True)._replace(**changes)  # type: ignore[arg-type]
+    return Shown("a", tok_per_j, latency_ms, True)._replace(**changes)  # type: ignore[arg-type] # of any field
 
 
 def repeat(session: str, share: float = 0.5, *, is_out: bool = False) -> Repeat:
