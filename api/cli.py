@@ -24,12 +24,16 @@ from api.errors import BAD_INPUT, UsageError
 from api.explain_commands import explain
 from api.export_commands import export, index, recommend
 from api.guard_commands import guard, restore
+from api.import_commands import import_files, imports
 from api.job_commands import cancel, front, jobs
 from api.keys_commands import audit, keys
 from api.logs import configure_logs
+from api.max_rate_command import max_rate
 from api.meter_commands import measure, watch
+from api.mlperf_command import loadgen
 from api.place import use_server
 from api.schedule_commands import schedules
+from api.serve_model_command import serve_model
 from api.settings import Settings, load_settings
 from api.store_commands import backup, notify, prune
 from api.stores import Stores, open_stores
@@ -226,6 +230,8 @@ for _command in (
     explain,
     watch,
     measure,
+    max_rate,
+    loadgen,
     guard,
     restore,
     calibrate,
@@ -235,9 +241,12 @@ for _command in (
     export,
     index,
     schedules,
+    import_files,
+    imports,
     backup,
     prune,
     notify,
+    serve_model,
 ):
     cli.add_command(_command)
 

@@ -50,7 +50,6 @@ _PROBLEM: dict[str, Any] = {
             "description": "which fields of the body are wrong, each with its sentence, where that is known",
             "items": {
                 "type": "object",
-                "required": ["field", "detail"],
                 "properties": {"field": {"type": "string"}, "detail": {"type": "string"}},
             },
         },

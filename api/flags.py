@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from api.errors import UsageError
@@ -9,9 +10,11 @@ from api.errors import UsageError
 _FIELDS = {
     "model": "model",
     "engine": "engine",
+    "profile": "server",
     "device": "device",
     "allow_device_control": "allow_device_control",
     "name": "name",
+    "scenario": "scenario",
     "seed": "seed",
     "trials": "budget.trials",
     "minutes": "budget.minutes",
@@ -35,7 +38,14 @@ _WORKLOAD_FIELDS = {
     "trace": "trace_file",
     "time_scale": "time_scale",
     "seed": "seed",
+    "burstiness": "burstiness",
+    "ramp_to": "ramp_to_per_s",
+    "ramp_s": "ramp_s",
+    "clip_prompt": "clip_prompt_tokens",
+    "clip_output": "clip_output_tokens",
+    "repeat": "repeat",
 }
+_WORDS = {"yes": True, "no": False}
 
 
 def job_fields(options: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +67,9 @@ def job_fields(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _workload_flags(text: str) -> dict[str, Any]:
+    path = text.partition(",")[0]
+    if Path(path).expanduser().is_file():  # FILE, or FILE,time_scale=0.1
+        text = f"{_file_scenario(path)}:trace={text}"
     scenario, _, rest = text.partition(":")
     flags: dict[str, Any] = {"workload.scenario": scenario}
     for part in filter(None, rest.split(",")):
@@ -68,9 +81,16 @@ def _workload_flags(text: str) -> dict[str, Any]:
         _add(
             flags,
             f"workload.{_WORKLOAD_FIELDS[name]}",
-            value if name in ("prompt", "output", "trace") else _value(value),
+            value if name in ("prompt", "output", "trace") else _WORDS.get(value, _value(value)),
         )
     return flags
+
+
+def _file_scenario(path: str) -> str:
+    """Return what is done with a file that nothing is said of: its times are replayed where it has any."""
+    from tuner.request_trace import load_trace  # most commands name no file
+
+    return "trace" if load_trace(path).has_times else "closed"
 
 
 def _add(flags: dict[str, Any], field: str, value: Any) -> None:

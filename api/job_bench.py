@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
+from api.engine_opener import engine_opener
 from api.prepare import Prepared
 from api.settings import Settings
 from api.stores import Stores
 from api.watchdog import Watchdog
 from api.watched_engine import WatchedEngine
 from db.device import ControlState
-from engine.host import EngineHost
 from engine.serving import ServingEngine
 from engine.settings import EngineSettings
 from probes.control.opening import open_control
@@ -48,7 +48,7 @@ def open_bench(stores: Stores, prepared: Prepared, settings: Settings, watchdog:
     uuid = prepared.device.info.uuid
     if control is not None:
         stores.devices.set_control(uuid, ControlState.CONTROLLED, control.description)
-    open_engine = _watched(_engine_opener(prepared), watchdog)
+    open_engine = _watched(engine_opener(prepared), watchdog)
     bench = Bench(prepared.request, prepared.device, open_engine, rig=rig, qualities=stores.qualities)
     try:
         yield bench
@@ -62,13 +62,6 @@ def open_bench(stores: Stores, prepared: Prepared, settings: Settings, watchdog:
             stores.devices.set_control(uuid, ControlState.RESTORE_FAILED, str(rig.restore_error))
         elif control is not None:
             stores.devices.set_control(uuid, ControlState.OBSERVED, None)
-
-
-def _engine_opener(prepared: Prepared) -> OpenEngine:
-    files = prepared.files
-    assert files is not None  # a job that is not simulated has them
-    folder, model_hash = files.folder, files.model_hash
-    return lambda settings: EngineHost(settings, folder, model_hash=model_hash)
 
 
 def _watched(open_engine: OpenEngine, watchdog: Watchdog) -> OpenEngine:

@@ -17,7 +17,7 @@ from tuner.request import QualityGate, TuneRequest, WindowRule, WorkloadSpec
 #: Of a file that people read.
 _WIDTH = 100
 _BLOCKS = ("budget", "repeats", "reuse")
-_PLAIN = ("allow_device_control", "name", "latency_metric", "sampler", "seed")
+_PLAIN = ("server", "allow_device_control", "name", "latency_metric", "sampler", "preset", "seed")
 
 
 def fields_of(request: TuneRequest) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from tuner.errors import InvalidRequest
 from tuner.knobs import usual_engine
+from tuner.mlperf import filled, preset_of
 from tuner.request import (
     Budget,
     KnobRange,
@@ -30,7 +31,7 @@ class _In(BaseModel):
 
 
 class WorkloadIn(_In):
-    """Seeded requests; ranges are `low-high` or one number. The embedded engine takes the scenario `closed` alone."""
+    """Seeded requests, or those of a file; ranges are `low-high` or one number."""
 
     scenario: StrictStr = "closed"
     prompt_tokens: StrictInt | StrictStr = "64-192"
@@ -40,6 +41,12 @@ class WorkloadIn(_In):
     trace_file: StrictStr | None = None
     time_scale: StrictFloat | StrictInt = WorkloadSpec().time_scale
     seed: StrictInt = 0
+    burstiness: StrictFloat | StrictInt = WorkloadSpec().burstiness
+    ramp_to_per_s: StrictFloat | StrictInt | None = None
+    ramp_s: StrictFloat | StrictInt | None = None
+    clip_prompt_tokens: StrictInt | None = None
+    clip_output_tokens: StrictInt | None = None
+    repeat: StrictBool = WorkloadSpec().repeat
 
     def to_spec(self) -> WorkloadSpec:
         """Build the workload; raises InvalidRequest."""
@@ -121,9 +128,13 @@ class JobIn(_In):
     model: StrictStr
     #: None is the one that the device takes: simulated on a simulated device, else embedded.
     engine: StrictStr | None = None
+    #: Of a real server: the operator's name for how it is started here.
+    server: StrictStr = ""
     device: StrictStr = "auto"
     allow_device_control: StrictBool = False
     name: StrictStr = ""
+    #: A preset, as in `mlperf:server:llama3.1-8b`: it fills the fields below, and is no longer there once they are.
+    scenario: StrictStr | None = None
     workload: WorkloadIn = Field(default_factory=WorkloadIn)
     sla: dict[str, StrictFloat | StrictInt] = Field(default_factory=dict)
     knobs: dict[str, list[StrictInt | StrictFloat | StrictStr]] = Field(default_factory=dict)
@@ -133,14 +144,20 @@ class JobIn(_In):
     repeats: RepeatsIn = Field(default_factory=RepeatsIn)
     reuse: ReuseIn = Field(default_factory=ReuseIn)
     sampler: StrictStr = "wattfront"
+    #: Written by `scenario`, with the fields that it fills: its tail rule is applied beside the limits.
+    preset: StrictStr = ""
     quality: QualityIn = Field(default_factory=QualityIn)
     seed: StrictInt = Field(default=0, ge=0, le=MAX_SEED)
 
     def to_request(self) -> TuneRequest:
         """Build the request; raises InvalidRequest naming field, value and remedy."""
+        if self.scenario is not None:
+            given = self.model_dump(exclude_unset=True, include=set(JobIn.model_fields) - {"scenario"})
+            return JobIn.model_validate(filled(preset_of(self.scenario), given)).to_request()
         return TuneRequest(
             model=self.model,
             engine=usual_engine(self.device) if self.engine is None else self.engine,
+            server=self.server,
             device=self.device,
             allow_device_control=self.allow_device_control,
             name=self.name,
@@ -153,6 +170,7 @@ class JobIn(_In):
             repeats=RepeatRule(**self.repeats.model_dump()),
             reuse=ReuseRule(**self.reuse.model_dump()),
             sampler=self.sampler,
+            preset=self.preset,
             quality=self.quality.to_gate(),
             seed=self.seed,
         )

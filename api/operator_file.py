@@ -1,4 +1,4 @@
-"""What the operator allows callers to name: devices, models and notification targets, from one YAML file.
+"""What the operator allows callers to name: devices, models, servers and targets of notifications, from one YAML file.
 
 A caller over HTTP gives names; only here do they become UUIDs, paths and URLs, which nobody can read back over HTTP.
 Server and workers each read the file of their own machine. Knows nothing of requests.
@@ -9,6 +9,8 @@ Server and workers each read the file of their own machine. Knows nothing of req
       chat-8b: /models/llama-3.1-8b
     targets:
       ops: {url: https://hooks.example.org/wattfront, secret_env: OPS_HOOK_SECRET}
+    servers:
+      vllm-prod: {kind: vllm, command: [docker, run, --rm, --network=host, --gpus=all, vllm/vllm-openai:v0.33.0]}
 """
 
 from __future__ import annotations
@@ -17,13 +19,25 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 from api.complaints import complaint_of
 from api.errors import UsageError
+from engine.errors import InvalidSettings
+from engine.servers.profile import ServerProfile
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -76,12 +90,49 @@ class TargetEntry(_In):
         return found.encode() if found else None
 
 
+class ServerEntry(_In):
+    """How a server is started here, or where one runs; what each field means is in docs/servers.md."""
+
+    kind: StrictStr
+    command: list[StrictStr] = Field(default_factory=list)
+    env: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    extra_args: list[StrictStr] = Field(default_factory=list)
+    url: StrictStr | None = None
+    port: StrictInt | None = None
+    start_timeout_s: float = 600.0
+    stop_timeout_s: float = 30.0
+    api: StrictStr = "completions"
+    api_key_env: StrictStr | None = None
+    served_model: StrictStr | None = None
+
+    def profile(self) -> ServerProfile:
+        """Return the entry as what an adapter takes."""
+        fields = self.model_dump()
+        listed = {name: tuple(fields[name]) for name in ("command", "extra_args")}
+        return ServerProfile(**fields | listed | {"env": tuple(fields["env"].items())})
+
+    @model_validator(mode="after")
+    def _is_profile(self) -> Self:
+        """Refuse what no server could be started from."""
+        try:
+            self.profile()
+        except InvalidSettings as error:
+            raise ValueError(str(error)) from error
+        if self.url is not None and self.kind != "openai":
+            raise ValueError(
+                f"url is {self.url!r} with kind {self.kind!r}: a server that runs already is of kind 'openai', since "
+                "none of its flags can be set"
+            )
+        return self
+
+
 class Operator(_In):
     """Everything that callers may name."""
 
     devices: dict[Name, DeviceEntry] = Field(default_factory=dict)
     models: dict[Name, StrictStr] = Field(default_factory=dict)
     targets: dict[Name, TargetEntry] = Field(default_factory=dict)
+    servers: dict[Name, ServerEntry] = Field(default_factory=dict)
 
 
 def load_operator(path: Path | None) -> Operator:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from api.errors import UsageError
 from api.machine_names import lacking, resolved
+from api.server_launch import ServerLaunch, server_launch
 from api.settings import Settings
 from db.workloads import WorkloadStore
 from engine.embedded.config import load_config
@@ -24,6 +25,7 @@ from probes.metering.group import member_uuids
 from probes.settings import SM_CLOCK_CAP, Settable
 from probes.simulated.names import is_simulated_name
 from tuner.errors import InvalidRequest
+from tuner.knobs import SERVERS
 from tuner.request import TuneRequest
 from tuner.simulation import Simulation, open_simulation
 from tuner.space import SearchSpace, search_space
@@ -45,6 +47,8 @@ class Prepared:
     space: SearchSpace
     #: The model's files; None where its shape is all that is needed.
     files: ModelFiles | None = None
+    #: How the server is started that is the engine; None of engines of ours.
+    server: ServerLaunch | None = None
     #: What stands in for device, engine and model on a simulated device.
     simulation: Simulation | None = None
     #: Where the device was found, for whoever sets it.
@@ -74,7 +78,18 @@ def prepare(
     device = _find_device(request.device, devices, host, settings)
     _require_usable(request, device, settings)
     space = search_space(request, device, settables=_settables(request, device, settings))
+    host_cpu = _measured_cpu(devices) if device.info.kind is DeviceKind.GPU else None
+    usual = Prepared(request=request, asked=asked, device=device, space=space, host=host, host_cpu=host_cpu)
+    if request.engine in SERVERS:
+        launch = server_launch(request, settings, lambda model: _resolved(model, settings, progress))
+        return replace(usual, server=launch)
     files = _model_files(request.model, settings, progress)
+    _require_context(request, files)
+    return replace(usual, files=files)
+
+
+def _require_context(request: TuneRequest, files: ModelFiles) -> None:
+    """Refuse requests that are longer than the model takes; a server says so itself."""
     limit, longest = load_config(files.folder).usable_context, max_context(request.workload)
     if longest > limit:
         raise InvalidRequest(
@@ -82,8 +97,6 @@ def prepare(
             f"{request.workload.prompt_tokens[1]} prompt + {request.workload.output_tokens[1]} output tokens",
             f"together {longest}, but {request.model} has a context of {limit} tokens; nothing is truncated",
         )
-    host_cpu = _measured_cpu(devices) if device.info.kind is DeviceKind.GPU else None
-    return Prepared(request=request, asked=asked, device=device, files=files, space=space, host=host, host_cpu=host_cpu)
 
 
 def _prepare_simulation(request: TuneRequest, asked: TuneRequest, settings: Settings) -> Prepared:
@@ -133,7 +146,7 @@ def _require_usable(request: TuneRequest, device: Device, settings: Settings) ->
         raise InvalidRequest(
             "device", request.device, f"{device.info.name} gives no power reading; see wattfront doctor"
         )
-    if len(member_uuids(device.info.uuid)) > 1:
+    if len(member_uuids(device.info.uuid)) > 1 and request.engine not in SERVERS:
         raise InvalidRequest("device", request.device, "the embedded engine runs on one GPU; name one")
     if request.allow_device_control and not settings.allow_device_control:
         raise InvalidRequest(
@@ -204,11 +217,16 @@ def _measured_cpu(devices: tuple[Device, ...]) -> Device | None:
 
 def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFiles:
     """Fetch a model where it is not at hand, and check that its weights are all there."""
-    try:
-        files = resolve(model, cache_dir=settings.cache_dir, progress=progress)
-        from engine.embedded.weights import Weights  # brings torch, a matter of seconds that a wrong name need not wait
+    files = _resolved(model, settings, progress)
+    from engine.embedded.weights import Weights  # brings torch, a matter of seconds that a wrong name need not wait
 
-        Weights(files.folder)
+    Weights(files.folder)
+    return files
+
+
+def _resolved(model: str, settings: Settings, progress: Progress) -> ModelFiles:
+    try:
+        return resolve(model, cache_dir=settings.cache_dir, progress=progress)
     except UnknownModel as error:
         raise UnknownModel(lacking(str(error), "model", model, settings)) from error
     except OSError as error:
@@ -217,4 +235,3 @@ def _model_files(model: str, settings: Settings, progress: Progress) -> ModelFil
             f"model is {model!r}: {place}: {error.strerror or error}; make room or give access there, or set "
             f"WATTFRONT_CACHE_DIR, which is {settings.cache_dir}"
         ) from error
-    return files

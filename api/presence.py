@@ -14,7 +14,7 @@ from api.owners import is_dead, owner_name
 from api.stores import Stores
 from db.errors import StoreError
 from db.workers import EVERYTHING
-from tuner.knobs import EMBEDDED, SIMULATED
+from tuner.knobs import EMBEDDED, SERVERS, SIMULATED
 
 #: Between two signs of life.
 _INTERVAL_S = 10.0
@@ -92,5 +92,5 @@ def _version() -> str:
 
 
 def _engines() -> tuple[str, ...]:
-    """Return the engines that this process could start."""
-    return (EMBEDDED, SIMULATED) if importlib.util.find_spec("torch") else (SIMULATED,)
+    """Return the engines that this process could start; whether a server is installed only its start tells."""
+    return (EMBEDDED, SIMULATED, *SERVERS) if importlib.util.find_spec("torch") else (SIMULATED, *SERVERS)

@@ -22,12 +22,14 @@ from db.errors import (
     AmbiguousSchedule,
     DatabaseBusy,
     DeviceNotStored,
+    ImportNotFound,
     JobNotFound,
     KeyNotFound,
     ScheduleChanged,
     ScheduleExists,
     ScheduleNotFound,
     StoreError,
+    TooManyImports,
     TooManyWorkloads,
     WorkloadExists,
     WorkloadInUse,
@@ -54,6 +56,8 @@ _STATUS: dict[type[StoreError], tuple[int, str]] = {
     WorkloadExists: (409, "name in use"),
     WorkloadInUse: (409, "workload in use"),
     TooManyWorkloads: (409, "too many workloads"),
+    ImportNotFound: (404, "no such import"),
+    TooManyImports: (409, "too many imports"),
     DatabaseBusy: (503, "database busy"),
 }
 #: What other packages refuse of a job, by the field that it is of.

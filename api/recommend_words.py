@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
 
-from api.export import sglang, vllm
 from api.export.command import command
 from api.export.forms import FORMS
 from api.export.recipe import NotExportable, Recipe, label_of, load_words, nvidia_smi, recipe_of
@@ -26,6 +25,7 @@ from api.recommend_schemas import (
 )
 from api.schemas import EstimateOut, QualityOut
 from db.result import Result, workload_key
+from engine.servers import sglang, vllm
 from tuner.measurement import Estimate
 from tuner.request import TuneRequest
 
@@ -180,7 +180,7 @@ def run_commands(recipe: Recipe) -> dict[str, str]:
         [("--model-path", recipe.model), *sglang.flags_of(recipe.settings)],
     )
     set_device = {"nvidia_smi": "\n".join(nvidia_smi(recipe)) + "\n"} if nvidia_smi(recipe) else {}
-    return {vllm.NAME: serve, sglang.NAME: launch, **set_device}
+    return {vllm.Vllm.kind: serve, sglang.Sglang.kind: launch, **set_device}
 
 
 def export_path(result: Result, form: str) -> str:

@@ -21,6 +21,7 @@ from db.events import EventStore
 from db.front_documents import FrontDocumentStore
 from db.front_lists import FrontListStore
 from db.fronts import FrontStore
+from db.imports import ImportStore
 from db.job import Job
 from db.job_lists import JobListStore
 from db.jobs import JobStore
@@ -63,6 +64,7 @@ class Stores:
     night_lists: NightListStore
     workers: WorkerStore
     workloads: WorkloadStore
+    imports: ImportStore
     deliveries: DeliveryStore
 
     def front(self, job: Job) -> Front:
@@ -107,6 +109,7 @@ def open_stores(url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Stores:
         night_lists=NightListStore(database),
         workers=WorkerStore(database, utc_now),
         workloads=WorkloadStore(database, utc_now),
+        imports=ImportStore(database, utc_now),
         deliveries=DeliveryStore(database, utc_now),
     )
 

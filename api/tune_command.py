@@ -20,7 +20,10 @@ from api.settings import Settings
 @click.argument("job_file", required=False, type=click.Path(path_type=Path), metavar="[JOB.yaml]")
 @click.option("--model", help="A folder, a .gguf file, a Hugging Face id or smollm2-135m; on a simulated device a "
               "shape such as llama-3.1-8b, or a config.json.")  # fmt: skip
-@click.option("--engine", help="embedded or simulated [default: what the device takes].")
+@click.option("--engine", help="embedded, simulated, or a server: vllm, sglang, trtllm, dynamo, llamacpp, openai "
+              "[default: what the device takes].")  # fmt: skip
+@click.option("--profile", metavar="NAME", help="How the server is started: a name of the operator's file [default: "
+              "the engine's].")  # fmt: skip
 @click.option("--device", help="auto, cpu, gpu, cuda:N, a UUID, or a simulated one such as simulated:h100-sxm, "
               "simulated:h200-sxm:8 or simulated:twin.json; see wattfront doctor.")  # fmt: skip
 @click.option("--allow-device-control", is_flag=True, default=None, help="Let the job set clocks and power limits; the "
@@ -39,8 +42,10 @@ from api.settings import Settings
               "comma or repetition.")  # fmt: skip
 @click.option("--knob", multiple=True, metavar="NAME=V1,V2", help="Values of one knob, as in max_batch=1,4,16.")
 @click.option("--workload", metavar="SPEC", help="closed:prompt=64-192,output=16-48,concurrency=8,seed=0; every part "
-              "may be left out. On simulated devices also offline, server:rate=20, interactive:rate=20 and "
-              "trace:trace=FILE,time_scale=0.5.")  # fmt: skip
+              "may be left out. Also offline, server:rate=20,burstiness=0.5, interactive:rate=20, "
+              "trace:trace=FILE,time_scale=0.5; or FILE alone, whose form is recognised: docs/workloads.md.")  # fmt: skip
+@click.option("--scenario", metavar="PRESET", help="An MLPerf scenario, as in mlperf:server:llama3.1-8b: fills "
+              "workload, limits and latency axis; see docs/mlperf.md.")  # fmt: skip
 @click.option("--latency", metavar="METRIC", help="The front's latency axis [default: tpot_p99_ms].")
 @click.option("--window", type=float, metavar="S", help="Seconds of one measured window [default: 30].")
 @click.option("--warmup", type=float, metavar="S", help="Seconds of warm-up before it [default: 10].")

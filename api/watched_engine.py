@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.load import Load, Observer, Progress
+from engine.load import Load, LoadReport, Observer, Progress
 from engine.request import RequestRecord
 from engine.serving import ServingEngine, TokenScores
 from engine.settings import EngineInfo
@@ -59,6 +59,10 @@ class WatchedEngine:
 
         self._check()
         return self._serving.run(load, watched)
+
+    def report(self) -> LoadReport | None:
+        """Return what a client of the engine says of the last load."""
+        return self._serving.report()
 
     def close(self) -> None:
         """End the engine."""

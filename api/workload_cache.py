@@ -27,7 +27,7 @@ def uploaded_name(spec: WorkloadSpec) -> str | None:
 def uploaded_trace(spec: WorkloadSpec, workloads: WorkloadStore) -> Workload | None:
     """Return the uploaded trace that a workload replays; None where it replays none.
 
-    Raises InvalidRequest where there is no such trace, or where it is a prompt file.
+    Raises InvalidRequest where there is no such trace, or where it has no times to be replayed.
     """
     name = uploaded_name(spec)
     if name is None:
@@ -37,8 +37,8 @@ def uploaded_trace(spec: WorkloadSpec, workloads: WorkloadStore) -> Workload | N
     except WorkloadNotFound as error:
         remedy = "there is no uploaded workload of that name; GET /v1/workloads lists them, POST /v1/workloads adds one"
         raise InvalidRequest("workload.trace_file", spec.trace_file, remedy) from error
-    if "longest_tokens" not in found.summary:
-        remedy = f"it is of form {found.form}, without times; upload a trace"
+    if spec.scenario == "trace" and "duration_s" not in found.summary:
+        remedy = f"it is of form {found.form}, without times; upload a trace, or choose another scenario"
         raise InvalidRequest("workload.trace_file", spec.trace_file, remedy)
     return found
 
@@ -49,8 +49,13 @@ def noted(spec: WorkloadSpec, trace: Workload | None) -> WorkloadSpec:
 
 
 def as_long(request: TuneRequest, trace: Workload) -> TuneRequest:
-    """Return a request whose requests are all as long as its trace's longest: for checks that read no file."""
-    longest = trace.summary["longest_tokens"]
+    """Return a request whose requests are all as long as its trace's longest: for checks that read no file.
+
+    Text has its length from a model's tokenizer; nothing is checked of it here.
+    """
+    longest = trace.summary.get("longest_tokens")
+    if longest is None:
+        return dataclasses.replace(request, workload=WorkloadSpec())
     prompt = min(longest - 1, MAX_TOKENS)
     workload = WorkloadSpec(scenario="offline", prompt_tokens=(prompt,) * 2, output_tokens=(longest - prompt,) * 2)
     return dataclasses.replace(request, workload=workload)

@@ -7,11 +7,9 @@ Knows nothing of HTTP, nor of where the file is stored.
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -21,7 +19,10 @@ from pydantic import BaseModel
 from api.complaints import shown
 from api.errors import BodyTooLarge, Refusal
 from db.workloads import NewWorkload
-from tuner.request_trace import Row, RowFault, TraceForm, form_of, parse_row, require_azure_columns
+from tuner.request_trace import recognised
+from tuner.trace_csv import CsvReader
+from tuner.trace_json import MooncakeReader
+from tuner.traces import FileFault, RowFault, RowReader, Trace
 
 MAX_BYTES = 50_000_000
 MAX_ROWS = 1_000_000
@@ -80,14 +81,6 @@ class Uploads:
             self._num_open -= 1
 
 
-class Form(StrEnum):
-    """What a file was recognised as."""
-
-    AZURE = "azure"
-    MOONCAKE = "mooncake"
-    PROMPTS = "prompts"
-
-
 class RowErrorOut(BaseModel):
     """One row that cannot be read."""
 
@@ -141,10 +134,7 @@ class WorkloadFile:
         self._num_bytes = 0
         self._rest = b""
         self._line_number = 0
-        self._read: Callable[[str], None] | None = None
-        self._form = Form.PROMPTS
-        self._rows = TraceRows()
-        self._prompts = PromptRows()
+        self._reader: RowReader | None = None
         self._errors: list[RowErrorOut] = []
         self._num_errors = 0
 
@@ -166,18 +156,30 @@ class WorkloadFile:
         if self._rest:
             self._take(self._rest)
         self._compressed += self._compressor.flush()
-        if self._num_errors:
+        sha256 = self._sha256.hexdigest()
+        trace = None if self._num_errors else self._whole(sha256)
+        if trace is None:
             raise BadRows(self._errors, self._num_errors)
-        is_trace = self._form is not Form.PROMPTS
-        found = self._rows.summary() if is_trace else self._prompts.summary()
         return NewWorkload(
-            form=self._form.value,
-            sha256=self._sha256.hexdigest(),
-            num_rows=len(self._rows.times_s) if is_trace else len(self._prompts.num_characters),
+            form=trace.form,
+            sha256=sha256,
+            num_rows=trace.num_requests,
             num_bytes=self._num_bytes,
-            summary=found,
+            summary=summary_of(trace),
             compressed=bytes(self._compressed),
         )
+
+    def _whole(self, sha256: str) -> Trace | None:
+        """Return everything that was read; None where only the end shows that something is wrong. Raises Refusal."""
+        if self._reader is None:
+            raise Refusal("the file has no rows; give one prompt a line, JSON lines with `prompt`, or a trace")
+        try:
+            return self._reader.finish(sha256)
+        except RowFault as fault:
+            self._note_fault(fault)
+            return None
+        except FileFault as fault:
+            raise Refusal(f"the file cannot be used: {fault}") from fault
 
     def _take(self, line: bytes) -> None:
         self._line_number += 1
@@ -192,28 +194,30 @@ class WorkloadFile:
         except UnicodeDecodeError:
             self._note(None, None, "UTF-8 text")
         except RowFault as fault:
-            value = None if fault.value is None else shown(fault.value)
-            self._note(fault.column or None, value, fault.expected)
+            self._note_fault(fault)
+        except FileFault as fault:
+            raise Refusal(f"the file cannot be used: {fault}") from fault
 
     def _take_text(self, line: str) -> None:
-        if self._read is None:
-            self._form, self._read = self._recognise(line)
-            if self._form is Form.AZURE:
-                require_azure_columns(line)
+        if self._reader is None:
+            self._reader, is_row = self._recognise(line)
+            if not is_row:
                 return
-        if max(len(self._rows.times_s), len(self._prompts.num_characters)) >= MAX_ROWS:
+        if self._reader.num_rows >= MAX_ROWS:
             raise Refusal(f"the file has more than {MAX_ROWS} rows; cut out the stretch you mean")
-        self._read(line)
+        self._reader.take(line)
 
-    def _recognise(self, line: str) -> tuple[Form, Callable[[str], None]]:
-        """Tell what the file is by its first line that is not empty, and what reads the others."""
-        if self._media is Media.CSV or line.startswith("TIMESTAMP,"):
-            return Form.AZURE, lambda row: self._rows.add(parse_row(TraceForm.AZURE, row))
-        if self._media is Media.TEXT and form_of(line) is not TraceForm.MOONCAKE:
-            return Form.PROMPTS, self._prompts.add
-        if _has_prompt(line):
-            return Form.PROMPTS, lambda row: self._prompts.add(_prompt_in(row))
-        return Form.MOONCAKE, lambda row: self._rows.add(parse_row(TraceForm.MOONCAKE, row))
+    def _recognise(self, line: str) -> tuple[RowReader, bool]:
+        """Return what reads the file, by its first line that is not empty, and whether that line is a row."""
+        if self._media is Media.CSV:
+            return CsvReader(line), False
+        if self._media is Media.JSON_LINES and not line.lstrip().startswith(("{", "[", "TIMESTAMP,", "Timestamp,")):
+            return MooncakeReader(), True  # says what is wrong with the line
+        return recognised(line, is_plain=self._media is Media.TEXT)
+
+    def _note_fault(self, fault: RowFault) -> None:
+        value = None if fault.value is None else shown(fault.value)
+        self._note(fault.column or None, value, fault.expected)
 
     def _note(self, column: str | None, value: str | None, expected: str) -> None:
         self._num_errors += 1
@@ -224,57 +228,26 @@ class WorkloadFile:
         raise Refusal(f"row {number} is longer than {MAX_LINE_BYTES} bytes; is it a trace or a prompt file?")
 
 
-class TraceRows:
-    """The rows of a trace, as numbers in little room."""
-
-    def __init__(self) -> None:
-        self.times_s = array("d")
-        self._prompt_tokens = array("l")
-        self._output_tokens = array("l")
-
-    def add(self, row: Row) -> None:
-        """Take in one row."""
-        time_s, prompt, output = row
-        self.times_s.append(time_s)
-        self._prompt_tokens.append(prompt)
-        self._output_tokens.append(output)
-
-    def summary(self) -> dict[str, Any]:
-        """Return duration, rates and lengths. Raises Refusal for less than two requests at different times."""
-        first_s = min(self.times_s, default=0.0)
-        duration_s = max(self.times_s, default=0.0) - first_s
-        if duration_s <= 0:
-            raise Refusal("the trace needs two requests at different times at least; add some")
-        num_rows = len(self.times_s)
-        arrivals = Counter(int((time_s - first_s) // PEAK_S) for time_s in self.times_s)
-        sums = map(sum, zip(self._prompt_tokens, self._output_tokens, strict=True))
-        return {
+def summary_of(trace: Trace) -> dict[str, Any]:
+    """Return what a file's requests are like: duration and rates where they have times, lengths in what is known."""
+    found: dict[str, Any] = {}
+    if trace.has_times:
+        duration_s = trace.offsets_s[-1]
+        arrivals = Counter(int(offset_s // PEAK_S) for offset_s in trace.offsets_s)
+        found |= {
             "duration_s": duration_s,
             # As it is replayed: a mean gap after the last request, then the first again.
-            "mean_rate_per_s": (num_rows - 1) / duration_s,
+            "mean_rate_per_s": trace.num_requests / trace.period_s,
             "peak_rate_per_s": max(arrivals.values()) / min(PEAK_S, duration_s),
-            "prompt_tokens": lengths(self._prompt_tokens),
-            "output_tokens": lengths(self._output_tokens),
-            # Prompt and output of one request together: what a model's context is compared with.
-            "longest_tokens": max(sums),
         }
-
-
-class PromptRows:
-    """The prompts of a file, by their lengths."""
-
-    def __init__(self) -> None:
-        self.num_characters = array("l")
-
-    def add(self, prompt: str) -> None:
-        """Take in one prompt."""
-        self.num_characters.append(len(prompt.strip()))
-
-    def summary(self) -> dict[str, Any]:
-        """Return the prompts' lengths. Raises Refusal without a prompt."""
-        if not self.num_characters:
-            raise Refusal("the file has no rows; give one prompt a line, JSON lines with `prompt`, or a trace")
-        return {"prompt_characters": lengths(self.num_characters)}
+    if trace.texts:
+        return found | {"prompt_characters": lengths([len(text.prompt) for text in trace.texts])}
+    return found | {
+        "prompt_tokens": lengths(trace.prompt_tokens),
+        "output_tokens": lengths(trace.output_tokens),
+        # Prompt and output of one request together: what a model's context is compared with.
+        "longest_tokens": trace.longest_tokens,
+    }
 
 
 def lengths(values: Sequence[int]) -> dict[str, float]:
@@ -282,23 +255,3 @@ def lengths(values: Sequence[int]) -> dict[str, float]:
     ordered = sorted(values)
     ranks = {f"p{percent}": ordered[-(-percent * len(ordered) // 100) - 1] for percent in _PERCENTILES}
     return {"mean": sum(ordered) / len(ordered), "min": ordered[0], **ranks, "max": ordered[-1]}
-
-
-def _has_prompt(line: str) -> bool:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and "prompt" in fields
-
-
-def _prompt_in(line: str) -> str:
-    """Return the prompt of a JSON line. Raises RowFault."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RowFault("", line, "a JSON object with `prompt`", str(error)) from error
-    prompt = fields.get("prompt") if isinstance(fields, dict) else None
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise RowFault("prompt", prompt, "a text that is not empty", "it has no prompt")
-    return prompt

@@ -24,7 +24,7 @@ class WorkloadOut(BaseModel):
     """An uploaded file: what it is and what its rows say; null what its form does not have."""
 
     name: str
-    #: azure, mooncake or prompts.
+    #: azure, burstgpt, mooncake, sharegpt or prompts.
     form: str
     #: Of the file as it was uploaded.
     sha256: str

@@ -10,6 +10,7 @@
 - jobs: create, claim, heartbeat, finish, release, cancel
 - schedule, schedules: the records Schedule and Night; create, find, change, pause, delete
 - nights: decide each due time once, and what is left of it later
+- imports: result files of other benchmark tools
 - deliveries: notifications: stored once, taken by one server, ended
 - prune, backup: remove what is old; copy a SQLite database that is in use
 - trials: start and finish, each exactly once; history and retries

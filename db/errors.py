@@ -28,6 +28,8 @@ StoreError
  |- WorkloadExists        a name that stands for another content
  |- WorkloadInUse         a job or a schedule still needs the workload
  |- TooManyWorkloads      no more are kept
+ |- ImportNotFound        no imported result file of that number
+ |- TooManyImports        no more are kept
  |- BackupFailed          no copy was made
  '- DeviceNotStored       a job refers to a device that was never seen
 """
@@ -245,6 +247,21 @@ class TooManyWorkloads(StoreError):
 
     def __init__(self, most: int) -> None:
         super().__init__(f"{most} workloads are kept, and more are not taken; delete some")
+
+
+class ImportNotFound(StoreError):
+    """List the imported result files with `wattfront imports` and give a number."""
+
+    def __init__(self, import_id: int) -> None:
+        super().__init__(f"there is no import {import_id}; `wattfront imports` and GET /v1/imports list them")
+        self.import_id = import_id
+
+
+class TooManyImports(StoreError):
+    """Delete some."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} imported result files are kept, and more are not taken; delete some")
 
 
 class BackupFailed(StoreError):

@@ -98,6 +98,24 @@ class WorkloadRow(Base):
     created_at: Mapped[datetime]
 
 
+class ImportRow(Base):
+    """A result file of another benchmark tool, as it was read."""
+
+    __tablename__ = "imports"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(PlainText)
+    #: vllm, guidellm, aiperf, ...: as recognised.
+    tool: Mapped[str] = mapped_column(String(30))
+    #: Of the file, which is not kept.
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    num_bytes: Mapped[int]
+    num_results: Mapped[int]
+    results: Mapped[list[Any]]
+    created_by: Mapped[str | None] = mapped_column(PlainText)
+    created_at: Mapped[datetime]
+
+
 class ApiKeyRow(Base):
     """A key that opens the service: its hash, never itself."""
 

@@ -6,7 +6,7 @@
 - load: requests and how they arrive
 - serving: the seam every engine implements
 - serve: let requests in as they arrive and step until enough was seen
-- host, child: run an engine in a process of its own
+- host, child, supply, feed: run an engine in a process of its own, and send it a load
 - embedded: our PyTorch engine
 - simulated: its scheduler on a virtual clock, moving bytes on paper
 """

@@ -10,7 +10,6 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -19,15 +18,15 @@ import torch
 from engine import wire
 from engine.embedded.loop import EmbeddedEngine
 from engine.errors import EngineError, NotEnoughMemory
+from engine.feed import ClosedFeed, TimedFeed
 from engine.load import ClosedLoad, Progress
-from engine.request import Request
 from engine.wire import Message
 
 
 def main() -> int:
     """Serve one host until it says close or goes away."""
     channel = _Channel(sys.stdin, _private_stdout())
-    first = channel.next()
+    first = channel.wait()
     try:
         opened = EmbeddedEngine(
             wire.settings_from(first["settings"]), Path(first["folder"]), model_hash=first["model_hash"]
@@ -37,7 +36,7 @@ def main() -> int:
     except (MemoryError, RuntimeError) as error:
         return channel.fail(_as_out_of_memory(error))
     channel.send({"reply": opened.info})
-    while (message := channel.next())["op"] != "close":
+    while (message := channel.wait())["op"] != "close":
         try:
             _obey(opened, message, channel)
         except EngineError as error:
@@ -65,54 +64,32 @@ def _obey(opened: EmbeddedEngine, message: Message, channel: _Channel) -> None:
             opened.set_prefill_chunk(message["prefill_chunk"])
             channel.send({"reply": None})
         case "run":
-            _run(opened, message["concurrency"], channel)
-        case "requests" | "end" | "stop":
+            _run(opened, message, channel)
+        case "requests" | "cancel" | "end" | "stop":
             pass  # sent by the host before it saw that the load had ended
         case other:
             channel.send({"error": EngineError.kind, "message": f"unknown operation {other!r}"})
 
 
-def _run(opened: EmbeddedEngine, concurrency: int, channel: _Channel) -> None:
-    feed = _Feed(channel)
+def _run(opened: EmbeddedEngine, message: Message, channel: _Channel) -> None:
+    """Serve a load: the observer tells the host of every step, and hears whether it said stop."""
+    feed: ClosedFeed | TimedFeed
+    num_told = 0
 
     def observe(progress: Progress) -> bool:
+        nonlocal num_told
+        num_told += len(progress.finished)
         channel.send({"progress": progress})
         return not feed.is_stopped()
 
-    records = opened.run(ClosedLoad(requests=feed.requests(), concurrency=concurrency), observe)
-    in_flight = [record for record in records if record.finish_reason == "cancelled"]
-    channel.send({"reply": in_flight})  # the finished ones went with the progress
-
-
-class _Feed:
-    """The host's requests, as they come in."""
-
-    def __init__(self, channel: _Channel) -> None:
-        self._channel = channel
-        self._ready: list[Request] = []
-        self._is_stopped = False
-        self._is_ended = False
-
-    def requests(self) -> Iterator[Request]:
-        """Yield requests, waiting for the host when there are none at hand."""
-        while True:
-            if self._ready:
-                yield self._ready.pop(0)
-            elif self._is_ended or self._is_stopped:
-                return
-            else:
-                self._take(self._channel.next())
-
-    def is_stopped(self) -> bool:
-        """Look, without waiting, whether the host said stop."""
-        while (message := self._channel.poll()) is not None:
-            self._take(message)
-        return self._is_stopped
-
-    def _take(self, message: Message) -> None:
-        self._ready.extend(wire.request_from(fields) for fields in message.get("items", ()))
-        self._is_stopped = self._is_stopped or message["op"] == "stop"
-        self._is_ended = self._is_ended or message["op"] == "end"
+    if message["load"] == "closed":
+        feed = ClosedFeed(channel)
+        records = opened.run(ClosedLoad(requests=feed.requests(), concurrency=message["concurrency"]), observe)
+    else:
+        is_live = message["load"] == "live"
+        feed = TimedFeed(channel, opened.cancel, is_live=is_live)
+        records = opened.run_arrivals(feed, observe, names_tokens=is_live)
+    channel.send({"reply": records[num_told:]})
 
 
 class _Channel:
@@ -130,7 +107,13 @@ class _Channel:
         self.send({"error": error.kind, "message": str(error)})
         return 1
 
-    def next(self) -> Message:
+    def next(self, timeout_s: float | None = None) -> Message | None:
+        try:
+            return self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def wait(self) -> Message:
         return self._inbox.get()
 
     def poll(self) -> Message | None:

@@ -11,7 +11,13 @@ EngineError
  |- NotEnoughMemory     the settings do not fit this machine
  |- OutOfBlocks         more KV-cache blocks asked for than are free
  |- NotSimulated        something that only an engine with weights can do
- '- EngineDied          the engine's process ended
+ |- NotScored           a given text's probabilities, asked of a server that does not tell them
+ |- EngineDied          the engine's process ended
+ |- ServerNotHealthy    a server that did not become ready in time
+ |- WrongFlag           a flag, or its value, that a server refuses
+ |- WrongModel          a server that serves another model
+ |- PackageMissing      a server's program or one of its packages is not installed
+ '- PortInUse           another program listens where a server was to
 """
 
 from __future__ import annotations
@@ -87,6 +93,42 @@ class EngineDied(EngineError):
     """The engine's process ended; the message carries how, and the last lines it logged."""
 
     kind = "engine_died"
+
+
+class NotScored(EngineError):
+    """Take a server that gives logprobs of a prompt (vLLM, SGLang), or tune without a quality gate."""
+
+    kind = "not_scored"
+
+
+class ServerNotHealthy(EngineError):
+    """Give the server more time (`start_timeout_s`), or mend what its last log lines tell of."""
+
+    kind = "server_not_healthy"
+
+
+class WrongFlag(EngineError):
+    """Correct the profile's command and extra arguments, or choose a value that this version of the server takes."""
+
+    kind = "wrong_flag"
+
+
+class WrongModel(EngineError):
+    """Name the model as the server does (`served_model`), or end the server that is in the way."""
+
+    kind = "wrong_model"
+
+
+class PackageMissing(EngineError):
+    """Install the server, or let the profile's command begin with the interpreter that has it."""
+
+    kind = "package_missing"
+
+
+class PortInUse(EngineError):
+    """End what listens on the port, or give the profile another one or none."""
+
+    kind = "port_in_use"
 
 
 def error_of_kind(kind: str, message: str) -> EngineError:

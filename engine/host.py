@@ -16,25 +16,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from engine import wire
-from engine.errors import EngineDied, RequestRefused, error_of_kind
-from engine.load import ClosedLoad, Load, Observer
-from engine.request import Request, RequestRecord
+from engine.errors import EngineDied, error_of_kind
+from engine.load import Load, Observer, Progress
+from engine.request import RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
+from engine.supply import Supply, supply_of
 from engine.wire import Message
 
 #: Silence after which an engine counts as hung. The longest step (a bf16 prefill on an old CPU) takes some 20 s.
 DEFAULT_SILENCE_S = 180.0
 #: From asking a child to end to killing its process group.
 _GRACE_S = 5.0
-#: Requests kept ready in the child, as a multiple of the concurrency, so that it never waits for the host.
-_READY_FACTOR = 4
 
 
 class EngineHost:
@@ -49,12 +46,13 @@ class EngineHost:
         """
         started_s = time.monotonic()
         self._silence_s = silence_s
+        self._heard_s = started_s
         self._log = tempfile.TemporaryFile(mode="w+b")  # noqa: SIM115 - lives as long as the child; closed in close()
         self._process = _start_child(self._log, settings.device)
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         threading.Thread(target=self._receive, daemon=True).start()
         try:
-            self._send({"op": "open", "settings": settings, "folder": str(folder), "model_hash": model_hash})
+            self._ask({"op": "open", "settings": settings, "folder": str(folder), "model_hash": model_hash})
             opened = wire.info_from(self._reply())
             # What a launch costs the search includes the process and its imports.
             self._info = dataclasses.replace(opened, start_s=time.monotonic() - started_s)
@@ -74,7 +72,7 @@ class EngineHost:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the text's token ids, without special tokens added."""
-        self._send({"op": "encode", "text": text})
+        self._ask({"op": "encode", "text": text})
         return tuple(self._reply())
 
     def score(
@@ -87,12 +85,12 @@ class EngineHost:
     ) -> TokenScores:
         """Run the tokens through the model once; see `ServingEngine.score`. Files are the child's to write and read."""
         how = {"num_last": num_last, "keep": keep, "against": against}
-        self._send({"op": "score", "token_ids": token_ids, "how": how})
+        self._ask({"op": "score", "token_ids": token_ids, "how": how})
         return wire.scores_from(self._reply())
 
     def set_prefill_chunk(self, prefill_chunk: int) -> None:
         """Change the live knob between two loads."""
-        self._send({"op": "set_prefill_chunk", "prefill_chunk": prefill_chunk})
+        self._ask({"op": "set_prefill_chunk", "prefill_chunk": prefill_chunk})
         self._reply()
 
     def set_silence_limit(self, silence_s: float) -> None:
@@ -100,24 +98,28 @@ class EngineHost:
         self._silence_s = silence_s
 
     def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
-        """Serve a closed load; see `ServingEngine.run`. Raises RequestRefused for an open one."""
-        if not isinstance(load, ClosedLoad):
-            raise RequestRefused("an engine in a child process takes closed loads only in this version")
-        records: list[RequestRecord] = []
-        self._send({"op": "run", "concurrency": load.concurrency})
-        self._supply(load.requests, _READY_FACTOR * load.concurrency)
-        is_going_on = True
-        while True:
-            message = self._next()
-            if "progress" not in message:
-                return records + [wire.record_from(fields) for fields in _payload(message)]
-            progress = wire.progress_from(message["progress"])
-            records.extend(progress.finished)
-            if is_going_on and not observer(progress):
-                is_going_on = False
-                self._send({"op": "stop"})
-            elif is_going_on and progress.finished:
-                self._supply(load.requests, len(progress.finished))
+        """Serve a load of any kind; see `ServingEngine.run`.
+
+        Of a live load requests are due when they come, whatever the engine is doing; one that the engine refuses ends
+        with an error of its own, and those that it had not seen when the load ended come back as cancelled.
+        """
+        supply = supply_of(load, self._pass_on)
+        self._ask(supply.opening())
+        try:
+            records = self._follow(supply, observer)
+        finally:
+            left = supply.close()
+        return records + left
+
+    def cancel(self, request_id: str) -> None:
+        """Ask for the end of a request of the load that runs, from any thread; its record comes as of any other.
+
+        Nothing happens where it has ended, or no load runs.
+        """
+        self._pass_on({"op": "cancel", "request_id": request_id})
+
+    def report(self) -> None:
+        """Nothing lies between the engine and its load."""
 
     def close(self) -> None:
         """End the child and everything it started; return when they are gone. Idempotent."""
@@ -128,12 +130,50 @@ class EngineHost:
         self._kill()
         self._log.close()
 
-    def _supply(self, requests: Iterator[Request], count: int) -> None:
-        items = list(islice(requests, count))
-        if items:
-            self._send({"op": "requests", "items": items})
-        if len(items) < count:
-            self._send({"op": "end"})
+    def _follow(self, supply: Supply, observer: Observer) -> list[RequestRecord]:
+        """Send what is to be sent and show the observer what is done, until the load has ended."""
+        records: list[RequestRecord] = []
+        while True:
+            for message in supply.messages():
+                self._send(message)
+            answer = self._next(supply.wake_s)
+            if answer is None:
+                continue
+            if "send" in answer:
+                self._send(answer["send"])
+                continue
+            progress = _progress(answer)
+            ended = _last_records(answer) if progress is None else progress.finished
+            supply.ended(ended)
+            records.extend(ended)
+            if progress is None:
+                return records
+            if not observer(progress):
+                self._send({"op": "stop"})
+                return records + self._rest(supply)
+            self._heard_s = time.monotonic()  # the observer may have taken its time
+
+    def _rest(self, supply: Supply) -> list[RequestRecord]:
+        """Return what ends after the observer said stop."""
+        records: list[RequestRecord] = []
+        while True:
+            answer = self._next()
+            if answer is None or "send" in answer:
+                continue
+            progress = _progress(answer)
+            ended = _last_records(answer) if progress is None else progress.finished
+            supply.ended(ended)
+            records.extend(ended)
+            if progress is None:
+                return records
+
+    def _pass_on(self, message: Message) -> None:
+        """Let the thread that runs a load send a message: the pipe takes one writer."""
+        self._inbox.put({"send": message})
+
+    def _ask(self, message: Message) -> None:
+        self._heard_s = time.monotonic()
+        self._send(message)
 
     def _send(self, message: Message) -> None:
         assert self._process.stdin is not None
@@ -143,15 +183,24 @@ class EngineHost:
             raise self._death("ended") from error
 
     def _reply(self) -> Any:
-        return _payload(self._next())
+        while (answer := self._next()) is None or "send" in answer:
+            pass  # passed on after the load had ended
+        return _payload(answer)
 
-    def _next(self) -> Message:
+    def _next(self, wake_s: float | None = None) -> Message | None:
+        """Return the next message of the child or one to be passed on; None when `wake_s` came before."""
+        limit_s = self._heard_s + self._silence_s
+        until_s = limit_s if wake_s is None else min(limit_s, wake_s)
         try:
-            message = self._inbox.get(timeout=self._silence_s)
+            message = self._inbox.get(timeout=max(0.0, until_s - time.monotonic()))
         except queue.Empty:
+            if until_s < limit_s:
+                return None
             raise self._death(f"gave no sign of life for {self._silence_s:g} s") from None
         if message is None:
             raise self._death("ended")
+        if "send" not in message:
+            self._heard_s = time.monotonic()
         return message
 
     def _receive(self) -> None:
@@ -204,6 +253,15 @@ def _start_child(log: IO[bytes], device: str) -> subprocess.Popen[str]:
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "" if device == "cpu" else device},
     )
+
+
+def _progress(answer: Message) -> Progress | None:
+    return wire.progress_from(answer["progress"]) if "progress" in answer else None
+
+
+def _last_records(answer: Message) -> tuple[RequestRecord, ...]:
+    """Return the records that end a load, or raise the error that does."""
+    return tuple(wire.record_from(fields) for fields in _payload(answer))
 
 
 def _payload(message: Message) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 from engine.request import Request, RequestRecord
 
@@ -35,7 +36,15 @@ class OpenLoad:
     requests: Iterator[TimedRequest]
 
 
-Load = ClosedLoad | OpenLoad
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveLoad:
+    """Requests that come while the load runs, each due when it comes: whoever puts them in decides when."""
+
+    #: None says that no more will come.
+    inbox: SimpleQueue[Request | None]
+
+
+Load = ClosedLoad | OpenLoad | LiveLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +65,31 @@ class Progress:
     kv_blocks_used: int = 0
     #: Steps that this tells of, all alike but for their time; `time_s` is the last one's.
     num_steps: int = 1
+    #: Request and token id of every output token, for whoever hands them on at once; told of live loads only.
+    token_ids: tuple[tuple[str, int], ...] = ()
 
 
 #: Sees every step while the load runs; returning False ends the load.
 Observer = Callable[[Progress], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What a client and the server it speaks to say of a load beside its requests."""
+
+    #: Requests a second that were due, and that were sent; None of loads that keep a number in flight.
+    due_per_s: float | None = None
+    sent_per_s: float | None = None
+    #: How long after being due requests were sent, by the client's own fault.
+    mean_lag_ms: float = 0.0
+    max_lag_ms: float = 0.0
+    #: CPU time of the client over the time it ran: 1 is a whole core.
+    client_cpu_share: float = 0.0
+    #: Why the client and not the server set the pace; empty where it did not.
+    client_limits: tuple[str, ...] = ()
+    #: Prompt tokens that the server had in a prefix cache, of those it looked for; None where it does not say.
+    prefix_hit_share: float | None = None
+    #: Sequences that the server threw out of its cache and computed again; None where it does not say.
+    num_preemptions: int | None = None
+    #: Whether the server's counters went down meanwhile.
+    has_restarted: bool = False

@@ -62,12 +62,25 @@ class RequestRecord:
     text: str
     #: When the request was due at the engine (its scheduled arrival), not when it was let in.
     arrival_s: float
-    #: When each output token was known; same length as token_ids.
+    #: When each output token was known; same length as token_ids, which a server that does not name its tokens leaves
+    #: empty. Tokens that came in one piece of a stream have one time.
     token_times_s: tuple[float, ...]
     finish_reason: FinishReason
     #: `kind: message` when finish_reason is ERROR.
     error: str | None = None
     num_preemptions: int = 0
+    #: When each piece of a stream that carried tokens came; None where every token came by itself.
+    chunk_times_s: tuple[float, ...] | None = None
+    #: When a client sent it; None where nothing lies between being due and being let in.
+    sent_s: float | None = None
+    #: When the answer began after thinking that was shown; None without any.
+    first_answer_s: float | None = None
+    #: Of the output tokens, shown or not.
+    num_reasoning_tokens: int = 0
+    #: Output tokens that the server counted and never showed: nobody knows when they were made.
+    num_hidden_tokens: int = 0
+    #: What is odd about it though it counts: `hidden_reasoning`, `no_finish_reason`, `no_usage`.
+    notes: tuple[str, ...] = ()
 
     @property
     def ttft_s(self) -> float | None:
@@ -77,7 +90,7 @@ class RequestRecord:
     @property
     def tpot_s(self) -> float | None:
         """Mean gap between output tokens (last - first) / (n - 1); None below two tokens."""
-        count = len(self.token_times_s)
+        count = len(self.token_times_s)  # of hidden ones the time is not known
         return (self.token_times_s[-1] - self.token_times_s[0]) / (count - 1) if count > 1 else None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.load import Load, Observer
+from engine.load import Load, LoadReport, Observer
 from engine.request import RequestRecord
 from engine.settings import EngineInfo
 
@@ -58,6 +58,9 @@ class ServingEngine(Protocol):
         Requests still in flight at that moment are returned as CANCELLED with the tokens they had.
         Raises EngineDied when the engine's process ends, and the engine's own errors by their class.
         """
+
+    def report(self) -> LoadReport | None:
+        """Return what a client of the engine says of the last load; None where nothing lies between."""
 
     def close(self) -> None:
         """End the engine and wait until its memory is free. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
@@ -19,7 +20,7 @@ POLICIES = ("decode_first", "prefill_first")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One launch of an engine. Changing anything but `prefill_chunk` needs a new launch."""
+    """One launch of an engine. Of ours, changing anything but `prefill_chunk` needs a new launch."""
 
     #: A folder, a .gguf file, a Hugging Face id or a built-in name.
     model: str
@@ -74,12 +75,10 @@ class EngineSettings:
         """GPUs that the settings take."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel + self.prefill_gpus
 
-    def needs_relaunch(self, other: EngineSettings) -> bool:
-        """Tell whether going from these settings to `other` takes a new engine process."""
+    def needs_relaunch(self, other: EngineSettings, *, live: Collection[str] = ("prefill_chunk",)) -> bool:
+        """Tell whether going from these settings to `other` takes a new engine process; `live` fields do not."""
         return any(
-            getattr(self, field) != getattr(other, field)
-            for field in self.__dataclass_fields__
-            if field != "prefill_chunk"
+            getattr(self, field) != getattr(other, field) for field in self.__dataclass_fields__ if field not in live
         )
 
 

@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 def write(stream: IO[str], message: Message) -> None:
     """Send one message; a record inside it becomes an object of its fields."""
-    stream.write(json.dumps(message, default=_fields, separators=(",", ":")) + "\n")
+    stream.write(json.dumps(message, default=fields_of, separators=(",", ":")) + "\n")
     stream.flush()
 
 
@@ -36,13 +36,21 @@ def request_from(fields: Message) -> Request:
     return Request(**fields | {"prompt_token_ids": tuple(fields["prompt_token_ids"]), "stop": tuple(fields["stop"])})
 
 
+def timed_from(fields: Message) -> tuple[float, Request]:
+    """Rebuild a request and when it is due."""
+    return fields["due_s"], request_from(fields["request"])
+
+
 def record_from(fields: Message) -> RequestRecord:
     """Rebuild a RequestRecord."""
+    chunk_times_s = fields["chunk_times_s"]
     return RequestRecord(
         **fields
         | {
             "token_ids": tuple(fields["token_ids"]),
             "token_times_s": tuple(fields["token_times_s"]),
+            "chunk_times_s": None if chunk_times_s is None else tuple(chunk_times_s),
+            "notes": tuple(fields["notes"]),
             "finish_reason": FinishReason(fields["finish_reason"]),
         }
     )
@@ -50,8 +58,14 @@ def record_from(fields: Message) -> RequestRecord:
 
 def progress_from(fields: Message) -> Progress:
     """Rebuild a Progress."""
-    finished = tuple(record_from(record) for record in fields["finished"])
-    return Progress(**fields | {"first_tokens": tuple(fields["first_tokens"]), "finished": finished})
+    return Progress(
+        **fields
+        | {
+            "first_tokens": tuple(fields["first_tokens"]),
+            "finished": tuple(record_from(record) for record in fields["finished"]),
+            "token_ids": tuple((request_id, token_id) for request_id, token_id in fields["token_ids"]),
+        }
+    )
 
 
 def scores_from(fields: Message) -> TokenScores:
@@ -74,7 +88,8 @@ def info_from(fields: Message) -> EngineInfo:
     return EngineInfo(**fields | {"pids": tuple(fields["pids"])})
 
 
-def _fields(record: object) -> Message:
+def fields_of(record: object) -> Message:
+    """Return a record's fields by name, for JSON; raise TypeError for anything else."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     raise TypeError(f"cannot send {type(record).__name__}")

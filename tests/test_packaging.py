@@ -53,7 +53,6 @@ DATA = (
     "api/static/js/elements.mjs",
     "api/static/js/figures.mjs",
     "api/static/js/job.mjs",
-    "api/static/js/job_early.mjs",
     "api/static/js/job_events.mjs",
     "api/static/js/numbers.mjs",
     "api/static/js/recommendation.mjs",

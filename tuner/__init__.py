@@ -5,6 +5,7 @@ TuneRequest -> SearchSpace -> OperatingPoint -> measure -> Measurement -> Trial 
 - errors: what a request can get wrong
 - request: what is asked: model, engine, device, workload, SLA, knobs, budget
 - workload, request_trace: seeded requests, or those of a trace, and when they arrive
+- foreign_results, foreign: result files of other benchmark tools, read in our terms; never metered (pure)
 - knobs: the knobs of each engine, their defaults and what is tried
 - layout: which GPUs of a simulated device do what
 - space: the knobs a job searches, and what engine and device allow

@@ -13,33 +13,52 @@ from dataclasses import dataclass
 
 import structlog
 
-from engine.errors import CheckpointError, EngineDied, EngineError, InvalidSettings, NumericsError, UnknownModel
-from engine.load import ClosedLoad, Load
+from engine.errors import (
+    CheckpointError,
+    EngineDied,
+    EngineError,
+    InvalidSettings,
+    NotScored,
+    NumericsError,
+    PackageMissing,
+    UnknownModel,
+    WrongModel,
+)
+from engine.load import Load, LoadReport
 from engine.request import FinishReason, RequestRecord
 from engine.serving import ServingEngine
 from engine.settings import EngineSettings
 from probes.device import Device, DeviceKind
 from probes.errors import DeviceLost, InvalidSetting, Uncontrolled
 from probes.settings import DeviceSettings
+from tuner.errors import InvalidRequest
 from tuner.gauge import QualityGauge, QualityStore
-from tuner.knobs import SIMULATED
+from tuner.knobs import EMBEDDED, SERVERS, SIMULATED, live_knobs
 from tuner.layout import limits_of
 from tuner.measurement import Measurement, Quality, summarise
+from tuner.mlperf import TailState, worst_tail
 from tuner.objectives import Verdict, quality_verdict, verdict
 from tuner.pareto import ObjectivePair
 from tuner.point import OperatingPoint
-from tuner.request import TuneRequest
+from tuner.prompts import EncodedPrompts
+from tuner.request import QualityGate, TuneRequest
 from tuner.rig import DeviceRig
 from tuner.sequential import DOMINATED, Cut, EarlyStop
 from tuner.space import capacity_of, device_settings_of, settings_of
 from tuner.trial import TrialState
 from tuner.window import SteadyWindow
-from tuner.workload import corpus_text, num_offered, requests, simulated_load
+from tuner.workload import corpus_text, encoded_texts, load_for, num_offered, simulated_load
 
 log = structlog.get_logger()
 
 #: A device that could not be set as the point asks: the trial has failed, and nothing was measured under its name.
 _NOT_SET = (Uncontrolled, InvalidSetting)
+
+#: What no other point could do better than: the job ends with it. Of an engine of ours a setting that it cannot take is
+#: one, too: all were checked before.
+_HOPELESS = (CheckpointError, UnknownModel, PackageMissing, WrongModel)
+#: Prompt tokens that a server may have had ready: more, and its prefill is not that of fresh prompts.
+MAX_PREFIX_HIT_SHARE = 0.05
 
 #: Launches an engine; tests pass their own.
 OpenEngine = Callable[[EngineSettings], ServingEngine]
@@ -76,6 +95,24 @@ class _Window:
 def engine_device(device: Device) -> str:
     """Return what an engine must run on for this device's joules to be its own: `cpu`, or the UUID of anything else."""
     return "cpu" if device.info.kind is DeviceKind.CPU else device.info.uuid
+
+
+def _with_report(measurement: Measurement, report: LoadReport | None) -> Measurement:
+    """Return a measurement with what client and server say of its load, and why it must not be used for that."""
+    if report is None:
+        return measurement
+    reasons = [limit.partition(":")[0] for limit in report.client_limits]
+    if report.prefix_hit_share is not None and report.prefix_hit_share > MAX_PREFIX_HIT_SHARE:
+        reasons.append("prefix_cache_hits")
+    if report.has_restarted:
+        reasons.append("server_restarted")
+    num_preemptions = measurement.num_preemptions if report.num_preemptions is None else report.num_preemptions
+    return dataclasses.replace(
+        measurement,
+        load=report,
+        num_preemptions=num_preemptions,
+        reasons=tuple(dict.fromkeys((*measurement.reasons, *reasons))),
+    )
 
 
 def _overloaded(outcome: Outcome, growth: int) -> Outcome:
@@ -118,7 +155,9 @@ class Bench:
         self._open_engine = open_engine
         self._opened: ServingEngine | None = None
         self._settings: EngineSettings | None = None
+        self._live = live_knobs(request.engine)
         self._corpus_ids: tuple[int, ...] = ()
+        self._texts: EncodedPrompts | None = None
         self._gauge = None if self._is_simulated else QualityGauge(request, store=qualities)
         self._has_idled = False
         self._idle_power_w: float | None = None
@@ -134,9 +173,10 @@ class Bench:
 
         Without `rivals` (None) it may not end early at all: others are told against the point.
         A `repeat` by any name has requests of its own: the same ones again would only show what they showed before.
-        Raises CheckpointError, UnknownModel, InvalidSettings or RestoreFailed: no other point could do better. Of a
-        simulated engine InvalidSettings is a failed trial: another layout may fit. Raises DeviceInUse, ControlLeaseLost
-        or GuardUnavailable where that may be otherwise later, without the point's fault.
+        Raises CheckpointError, UnknownModel, PackageMissing, WrongModel, InvalidSettings or RestoreFailed: no other
+        point could do better. Of a simulated engine and of a server InvalidSettings is a failed trial: another layout
+        or flag may fit. Raises InvalidRequest for quality limits on a server that gives no probabilities, and
+        DeviceInUse, ControlLeaseLost or GuardUnavailable where that may be otherwise later, without the point's fault.
         """
         begun_s = self._rig.now_s()
         self._session = None
@@ -168,9 +208,12 @@ class Bench:
             self._rig.cool_down()
             with self._rig.applied(device_settings):
                 window, records = self._run_window(serving, f"{point.key}/{repeat}", settings, device_settings, rivals)
-        except (CheckpointError, UnknownModel, InvalidSettings) as error:
+        except _HOPELESS:
             self.close()
-            if not (self._is_simulated and isinstance(error, InvalidSettings)):
+            raise
+        except InvalidSettings as error:
+            self.close()
+            if self._request.engine == EMBEDDED:
                 raise
             return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
         except _NOT_SET as error:
@@ -195,7 +238,7 @@ class Bench:
 
     def _engine_for(self, settings: EngineSettings) -> ServingEngine:
         """Return an engine with these settings: the open one where that will do."""
-        if self._opened is None or self._settings is None or self._settings.needs_relaunch(settings):
+        if self._opened is None or self._settings is None or self._settings.needs_relaunch(settings, live=self._live):
             self.close()
             self._opened = self._open_engine(settings)
             self._num_launches += 1
@@ -205,6 +248,7 @@ class Bench:
         self._settings = settings
         if not self._corpus_ids and not self._is_simulated:
             self._corpus_ids = self._opened.encode(corpus_text())
+            self._texts = encoded_texts(self._request.workload, self._opened.encode)
         return self._opened
 
     def _idle(self, serving: ServingEngine) -> None:
@@ -256,6 +300,7 @@ class Bench:
         measurement = dataclasses.replace(
             measurement, host=meter.host_reading, cut_by=cut_by, peak_running=window.peak_running
         )
+        measurement = _with_report(measurement, serving.report())
         if window.is_unsteady:
             measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
         reasons = tuple(dict.fromkeys((*measurement.reasons, *problems)))
@@ -281,9 +326,11 @@ class Bench:
 
     def _load(self, stream: str, offered: int | None, capacity: int) -> Load:
         workload = self._request.workload
-        if self._is_simulated or offered is None:
+        if self._is_simulated:
             return simulated_load(workload, capacity=capacity, stream=stream)
-        return ClosedLoad(requests=requests(workload, self._corpus_ids, stream=stream), concurrency=offered)
+        # Engines of ours keep no prefix of another window; a server does, across launches of ours where it stays up.
+        salt = f"{self._token}-{self._num_launches}" if self._request.engine in SERVERS else ""
+        return load_for(workload, self._corpus_ids, capacity=capacity, stream=stream, salt=salt, prompts=self._texts)
 
     def _judge(self, measurement: Measurement, records: list[RequestRecord]) -> Outcome:
         errors = [record.error or "" for record in records if record.finish_reason is FinishReason.ERROR]
@@ -292,8 +339,29 @@ class Bench:
         if numeric:
             detail = f"{len(numeric)} of {len(records)} requests: {numeric[0]}"
             judged = Verdict(TrialState.INFEASIBLE, NumericsError.kind, detail)
+        elif self._request.preset and judged.state is TrialState.COMPLETE:
+            judged = self._by_tail_rule(records, measurement) or judged
         return Outcome(state=judged.state, reason=judged.reason, detail=judged.detail, measurement=measurement)
 
+    def _by_tail_rule(self, records: list[RequestRecord], measurement: Measurement) -> Verdict | None:
+        """Return why a point whose figures are inside the limits does not pass LoadGen's rule; None when it does."""
+        reading = measurement.reading
+        tail = worst_tail(self._request.sla, records, reading.start_s, reading.end_s)
+        if tail is None:
+            return None
+        if tail.state is TailState.TOO_FEW:
+            return Verdict(TrialState.INVALID, "not_enough_queries", tail.words)
+        return Verdict(TrialState.INFEASIBLE, f"sla:{tail.limit.metric}", tail.words)
+
     def _quality(self, settings: EngineSettings) -> Quality | None:
-        """Return what the settings' precision costs; None where nothing is computed."""
-        return None if self._gauge is None else self._gauge.quality(settings, self._engine_for)
+        """Return what the settings' precision costs; None where nothing is computed or nothing tells it."""
+        if self._gauge is None:
+            return None
+        try:
+            return self._gauge.quality(settings, self._engine_for)
+        except NotScored as error:
+            if self._request.quality != QualityGate():
+                raise InvalidRequest("quality", str(self._request.quality), f"{error}; leave the limits out") from error
+            log.warning("quality_not_measured", engine=self._request.engine, reason=str(error))
+            self._gauge = None
+            return None

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.servers.adapter import ADAPTERS
 from probes.simulated.names import is_simulated_name
 from tuner.errors import InvalidRequest
 from tuner.request import KnobValue
 
 EMBEDDED = "embedded"
 SIMULATED = "simulated"
+#: Real servers, by their kind; the last one runs already, somewhere.
+SERVERS = tuple(ADAPTERS)
+OPENAI = "openai"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +63,26 @@ _SIMULATED_RULES: dict[str, KnobRule] = {
     "expert_parallel": KnobRule(needs_launch=True, default="off", words=("off", "on")),
     "prefill_gpus": KnobRule(needs_launch=True, default=0),
 }
-_RULES: dict[str, dict[str, KnobRule]] = {EMBEDDED: _EMBEDDED_RULES, SIMULATED: _SIMULATED_RULES}
+#: Of a server every knob is a flag of its start.
+_SERVER_RULES: dict[str, dict[str, KnobRule]] = {
+    kind: {
+        name: KnobRule(needs_launch=True, default=default, tried=tried, words=words)
+        for name, (default, tried, words) in adapter.knobs.items()
+    }
+    for kind, adapter in ADAPTERS.items()
+}
+#: Of such a server only the load is ours: so many requests are kept in flight.
+_OPENAI_RULES = {"max_batch": KnobRule(needs_launch=False, default=8, tried=(1, 2, 4, 8, 16, 32))}
+_RULES: dict[str, dict[str, KnobRule]] = {
+    EMBEDDED: _EMBEDDED_RULES,
+    SIMULATED: _SIMULATED_RULES,
+    **_SERVER_RULES,
+    OPENAI: _OPENAI_RULES,
+}
 ENGINES = tuple(_RULES)
 #: About how long a launch takes until the first request is served: what a search weighs against a window. A data-centre
 #: server loads some hundred GB and captures graphs; ours loads a small model.
-_LAUNCH_S = {EMBEDDED: 5.0, SIMULATED: 60.0}
+_LAUNCH_S = {EMBEDDED: 5.0, SIMULATED: 60.0} | dict.fromkeys(SERVERS, 60.0)
 #: The knobs that say which GPUs do what.
 LAYOUT_KNOBS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "prefill_gpus")
 
@@ -78,6 +97,11 @@ def rules_of(engine: str) -> Mapping[str, KnobRule]:
     if engine not in _RULES:
         raise InvalidRequest("engine", engine, f"this version has {', '.join(ENGINES)}")
     return _RULES[engine]
+
+
+def live_knobs(engine: str) -> frozenset[str]:
+    """Return the knobs that an open engine can be given another value of."""
+    return frozenset(name for name, rule in rules_of(engine).items() if not rule.needs_launch)
 
 
 def launch_s(engine: str) -> float:

@@ -9,13 +9,15 @@ of a rate comes from equal slices of the window taken as repeated measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, pairwise
 
 import numpy as np
 
+from engine.load import LoadReport
 from engine.request import FinishReason, RequestRecord
 from engine.settings import EngineInfo
 from probes.device import Reading
@@ -150,6 +152,17 @@ class Measurement:
     #: Why the window ended before its time: the limit it certainly misses, as in `sla:ttft_p99_ms`, or `dominated`.
     #: Its figures are of what it showed until then. None for a whole window.
     cut_by: str | None = None
+    #: Gaps between pieces of a stream that carried tokens, where pieces had several: no gap between tokens is known
+    #: there, and `itl` has no samples. None where every token came by itself.
+    inter_chunk: Distribution | None = None
+    #: Output tokens of a piece on average; None likewise.
+    tokens_per_chunk: float | None = None
+    #: Requests that failed, by kind, as in ("timeout", 3).
+    failures: tuple[tuple[str, int], ...] = ()
+    #: What is odd about requests that count, by name, as in ("hidden_reasoning", 12).
+    remarks: tuple[tuple[str, int], ...] = ()
+    #: What the client and the server say of the load; None where nothing lies between engine and load.
+    load: LoadReport | None = None
     #: Why the window must not be used; empty means valid.
     reasons: tuple[str, ...] = ()
 
@@ -269,17 +282,22 @@ def summarise(
 
     A token counts when its time lies in the window [reading.start_s, reading.end_s). A TTFT counts when the first
     token does, TPOT and end-to-end latency when the request ended (not cancelled) there, an ITL when its later token
-    does. Requests that ended in error count as failed and give no latency.
+    does. Requests that ended in error count as failed and give no latency. Tokens that a server counted and never
+    showed count when the first that it showed does. Where pieces of streams had several tokens, the gaps between
+    pieces are told apart from the gaps between tokens, which are not known.
     """
     start_s, end_s = reading.start_s, reading.end_s
     seen = [r for r in records if r.token_times_s and r.token_times_s[-1] >= start_s]  # the others give no sample
     token_times_s = _token_times_s(seen)
     is_inside = (start_s <= token_times_s) & (token_times_s < end_s)
-    num_tokens = int(np.count_nonzero(is_inside))
+    num_tokens = int(np.count_nonzero(is_inside)) + sum(
+        r.num_hidden_tokens for r in seen if start_s <= r.token_times_s[0] < end_s
+    )
     served = [r for r in seen if r.finish_reason is not FinishReason.ERROR]
     ended = [r for r in seen if r.token_times_s[-1] < end_s]
     finished = [r for r in ended if r.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)]
-    rate = _rate_estimate(token_times_s[is_inside], start_s, end_s)
+    rate = _rate_estimate(token_times_s[is_inside], start_s, end_s, num_tokens)
+    chunks = _chunks(served, start_s, end_s)
     energy_j = _usable_energy_j(reading)
     tok_per_j = None if energy_j is None or num_tokens == 0 else _scaled(rate, (end_s - start_s) / energy_j)
     return Measurement(
@@ -299,10 +317,14 @@ def summarise(
             [1e3 * s for r in served if (s := r.ttft_s) is not None and start_s <= r.token_times_s[0] < end_s]
         ),
         tpot=distribution([1e3 * s for r in finished if (s := r.tpot_s) is not None]),
-        itl=distribution(_gaps_ms(seen, token_times_s, is_inside)),
+        itl=distribution(_gaps_ms(seen, token_times_s, is_inside) if chunks is None else ()),
         e2e=distribution([1e3 * s for r in finished if (s := r.e2e_s) is not None]),
         reading=reading,
         engine=engine,
+        inter_chunk=None if chunks is None else chunks.gaps_ms,
+        tokens_per_chunk=None if chunks is None else chunks.tokens_per_chunk,
+        failures=_counted((r.error or "").partition(":")[0] for r in records if r.finish_reason is FinishReason.ERROR),
+        remarks=_counted(note for r in finished for note in r.notes),
         reasons=tuple(reading.reasons),
     )
 
@@ -313,10 +335,39 @@ def _usable_energy_j(reading: Reading) -> float | None:
     return energy_j if energy_j is not None and math.isfinite(energy_j) and energy_j > 0 else None
 
 
-def _rate_estimate(times_s: Floats, start_s: float, end_s: float) -> Estimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunks:
+    gaps_ms: Distribution
+    tokens_per_chunk: float
+
+
+def _chunks(served: Sequence[RequestRecord], start_s: float, end_s: float) -> _Chunks | None:
+    """Return what pieces with several tokens show of a window; None where every token came by itself."""
+    streams = [(r.chunk_times_s, r.token_times_s) for r in served if r.chunk_times_s]
+    if all(len(chunks) == len(tokens) for chunks, tokens in streams):
+        return None
+    gaps_ms = [
+        1e3 * (late_s - early_s)
+        for chunks, _ in streams
+        for early_s, late_s in pairwise(chunks)
+        if start_s <= late_s < end_s
+    ]
+    num_chunks = sum(len(chunks) for chunks, _ in streams)
+    num_tokens = sum(len(tokens) for _, tokens in streams)
+    return _Chunks(gaps_ms=distribution(gaps_ms), tokens_per_chunk=num_tokens / num_chunks)
+
+
+def _counted(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Return names with how often they came, the most frequent first."""
+    return tuple(Counter(names).most_common())
+
+
+def _rate_estimate(times_s: Floats, start_s: float, end_s: float, num_tokens: int) -> Estimate:
+    """Return the tokens a second; tokens without a time of their own are in the value alone."""
     spread = mean_estimate(slice_rates(times_s, start_s, end_s))
     low = None if spread.low is None else max(0.0, spread.low)  # there are no fewer than no tokens
-    return Estimate(len(times_s) / (end_s - start_s), low, spread.high)
+    value = num_tokens / (end_s - start_s)
+    return Estimate(value, low, None if spread.high is None else max(value, spread.high))
 
 
 def _token_times_s(records: Sequence[RequestRecord]) -> Floats:

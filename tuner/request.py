@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from tuner.errors import EmptySpace, InvalidRequest
 
@@ -22,13 +23,23 @@ KnobValue = int | float | str
 #: Requests in flight: `closed` keeps a number, `offline` always more than run at once. Requests at their own times:
 #: `server` and `interactive` (the same arrivals; what sets them apart is the SLA) at random, `trace` as recorded.
 SCENARIOS = ("closed", "offline", "server", "interactive", "trace")
+#: Those whose requests arrive at random.
 POISSON = ("server", "interactive")
+#: Fields of a workload that earlier versions did not have: unless they are set they are no part of its fingerprints,
+#: so that what those versions measured is found.
+LATER_FIELDS = ("burstiness", "ramp_to_per_s", "ramp_s", "clip_prompt_tokens", "clip_output_tokens", "repeat")
+
+#: The smallest number above 0.
+_ABOVE_0 = math.ulp(0.0)
 
 MAX_TRIALS = 100_000
 MAX_TOKENS = 1_000_000
 MAX_KNOB_VALUES = 1_000
 MAX_RATE_PER_S = 100_000
 MAX_TIME_SCALE = 1_000
+#: Shapes of the gamma distribution between which gaps are drawn: from far burstier than any trace to nearly even.
+BURSTINESS = (0.01, 1_000.0)
+MAX_RAMP_S = 86_400
 MAX_REPEATS = 100
 MAX_FINALISTS = 1_000
 MAX_AGE_HOURS = 87_600
@@ -77,13 +88,26 @@ class WorkloadSpec:
     concurrency: int | None = None
     #: Mean arrivals a second under `server` and `interactive`: a Poisson process.
     rate_per_s: float | None = None
-    #: File of a `trace`: CSV with the columns of Azure's 2023 LLM traces, or JSON lines as Mooncake's.
+    #: File of requests (docs/workloads.md): `trace` replays its times, every other scenario takes its prompts and
+    #: lengths alone, in their order.
     trace_file: str | None = None
-    #: Of the trace as it was when the job was submitted; not to be given: the command line notes it.
+    #: Of the file as it was when the job was submitted; not to be given: the command line notes it.
     trace_sha256: str | None = field(default=None, repr=False)
     #: What the trace's times are multiplied by: 0.5 doubles the load.
     time_scale: float = 1.0
     seed: int = 0
+    #: Shape of the gamma distribution of the gaps between arrivals: 1 is Poisson, less is burstier, more is more even.
+    #: Their coefficient of variation is its square root's inverse. As `--burstiness` of `vllm bench serve`.
+    burstiness: float = field(default=1.0, repr=False)
+    #: The mean rate goes from `rate_per_s` to this one in a straight line, and stays there ...
+    ramp_to_per_s: float | None = field(default=None, repr=False)
+    #: ... after so many seconds from the load's start, warm-up included.
+    ramp_s: float | None = field(default=None, repr=False)
+    #: A file's prompts and outputs that are longer are cut to this, and how many are is told; None cuts nothing.
+    clip_prompt_tokens: int | None = field(default=None, repr=False)
+    clip_output_tokens: int | None = field(default=None, repr=False)
+    #: Whether a file whose requests are over begins anew; otherwise the load ends with them.
+    repeat: bool = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse unknown scenarios, empty ranges, impossible counts, and what the scenario has no use for."""
@@ -97,16 +121,7 @@ class WorkloadSpec:
                     f"{low}..{high}",
                     f"give a range with 1 <= low <= high <= {MAX_TOKENS}",
                 )
-        if self.concurrency is not None and not 1 <= self.concurrency <= 100_000:
-            raise InvalidRequest("workload.concurrency", self.concurrency, "give 1 to 100000, or leave it out")
-        if self.rate_per_s is not None and not 0 < self.rate_per_s <= MAX_RATE_PER_S:
-            raise InvalidRequest(
-                "workload.rate_per_s", self.rate_per_s, f"give requests a second above 0, up to {MAX_RATE_PER_S}"
-            )
-        if not (math.isfinite(self.time_scale) and 0 < self.time_scale <= MAX_TIME_SCALE):
-            raise InvalidRequest(
-                "workload.time_scale", self.time_scale, f"give a factor above 0, up to {MAX_TIME_SCALE}"
-            )
+        self._refuse_wrong_numbers()
         self._refuse_idle_fields()
 
     @property
@@ -114,15 +129,48 @@ class WorkloadSpec:
         """Whether requests arrive at their own times, however far behind the engine is."""
         return self.scenario not in ("closed", "offline")
 
+    def described(self) -> dict[str, Any]:
+        """Return every field by name, those that earlier versions did not have only where they are set."""
+        unset = {one.name: one.default for one in fields(self) if one.name in LATER_FIELDS}
+        return {name: value for name, value in asdict(self).items() if name not in unset or value != unset[name]}
+
+    def _refuse_wrong_numbers(self) -> None:
+        """Refuse numbers out of bounds, naming field, value and what is right."""
+        rate = f"give requests a second above 0, up to {MAX_RATE_PER_S}"
+        lowest, highest = BURSTINESS
+        bounds = (
+            ("concurrency", 1, 100_000, "give 1 to 100000, or leave it out"),
+            ("rate_per_s", _ABOVE_0, MAX_RATE_PER_S, rate),
+            ("time_scale", _ABOVE_0, MAX_TIME_SCALE, f"give a factor above 0, up to {MAX_TIME_SCALE}"),
+            ("burstiness", lowest, highest, f"give {lowest:g} (bursts) to {highest:g} (even); 1 is Poisson"),
+            ("ramp_to_per_s", _ABOVE_0, MAX_RATE_PER_S, rate),
+            ("ramp_s", _ABOVE_0, MAX_RAMP_S, f"give seconds above 0, up to {MAX_RAMP_S}"),
+            ("clip_prompt_tokens", 1, MAX_TOKENS, f"give 1 to {MAX_TOKENS}, or leave it out"),
+            ("clip_output_tokens", 1, MAX_TOKENS, f"give 1 to {MAX_TOKENS}, or leave it out"),
+        )
+        for name, low, high, remedy in bounds:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # NaN, too
+                raise InvalidRequest(f"workload.{name}", value, remedy)
+
     def _refuse_idle_fields(self) -> None:
         """Refuse a field that the scenario lacks, and the lack of one that it needs."""
-        fields = (
+        if (self.ramp_to_per_s is None) != (self.ramp_s is None):
+            name, other = ("ramp_s", "ramp_to_per_s") if self.ramp_s is None else ("ramp_to_per_s", "ramp_s")
+            raise InvalidRequest(f"workload.{name}", None, f"{other} needs it; give both or none")
+        for name in ("clip_prompt_tokens", "clip_output_tokens", "repeat"):
+            value = getattr(self, name)
+            if self.trace_file is None and value not in (None, True):
+                raise InvalidRequest(f"workload.{name}", value, "it is for requests of a file; name trace_file, too")
+        needs = (
             ("concurrency", None, ("closed",), False),
             ("rate_per_s", None, POISSON, True),
-            ("trace_file", None, ("trace",), True),
+            ("burstiness", 1.0, POISSON, False),
+            ("ramp_to_per_s", None, POISSON, False),
+            ("trace_file", None, SCENARIOS, self.scenario == "trace"),
             ("time_scale", 1.0, ("trace",), False),
         )
-        for name, unset, scenarios, is_needed in fields:
+        for name, unset, scenarios, is_needed in needs:
             value = getattr(self, name)
             if value != unset and self.scenario not in scenarios:
                 raise InvalidRequest(
@@ -313,6 +361,9 @@ class TuneRequest:
 
     model: str
     engine: str = "embedded"
+    #: Of a real server: the operator's profile of it; empty takes the one that has the engine's name, else the engine's
+    #: own program with no prefix.
+    server: str = ""
     #: auto, cpu, gpu, cuda:N, a device's UUID, several GPUs joined by commas, or a simulated one: simulated:h100-sxm:8.
     device: str = "auto"
     #: Whether clocks and power limits may be set; the operator of the machine must allow it too. On a simulated device
@@ -331,6 +382,9 @@ class TuneRequest:
     quality: QualityGate = field(default_factory=QualityGate)
     #: One of SAMPLERS.
     sampler: str = "wattfront"
+    #: The MLPerf scenario that filled the fields, as in `mlperf:server:llama3.1-8b`: its tail rule is applied beside
+    #: the limits. Not to be given: a job file has `scenario`.
+    preset: str = ""
     #: A label for people; jobs are identified by their id.
     name: str = ""
     seed: int = 0
@@ -340,6 +394,8 @@ class TuneRequest:
         if not self.model.strip():
             raise InvalidRequest("model", self.model, "name a model, as in smollm2-135m")
         require_latency_metric("latency_metric", self.latency_metric)
+        if self.server and not self.server.strip():
+            raise InvalidRequest("server", self.server, "name one of the operator's servers, or leave it out")
         if self.sampler not in SAMPLERS:
             raise InvalidRequest("sampler", self.sampler, f"choose {', '.join(SAMPLERS)}")
         if len(self.name) > 200:

@@ -22,7 +22,7 @@ from probes.device import Device, DeviceKind, Method
 from probes.errors import InvalidSetting
 from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, DeviceSettings, Settable
 from tuner.errors import InvalidRequest
-from tuner.knobs import EMBEDDED, SIMULATED, rules_of
+from tuner.knobs import EMBEDDED, SERVERS, SIMULATED, rules_of
 from tuner.layout import default_tensor_parallel, filled_data_parallel, limits_of, refuse_unusable
 from tuner.point import OperatingPoint
 from tuner.request import MAX_TOKENS, KnobRange, KnobValue, TuneRequest
@@ -127,9 +127,9 @@ def _require_engine(request: TuneRequest, device: Device) -> None:
     if request.engine == SIMULATED and not is_simulated:
         remedy = f"{device.info.name} is real; choose device 'simulated:h100-sxm' or its like, or another engine"
         raise InvalidRequest("engine", request.engine, remedy)
-    if request.engine == EMBEDDED and request.workload.scenario != "closed":
-        remedy = "the embedded engine takes 'closed' in this version; choose that, or a simulated device"
-        raise InvalidRequest("workload.scenario", request.workload.scenario, remedy)
+    if request.server and request.engine not in SERVERS:
+        remedy = f"the {request.engine} engine is no server; leave it out, or choose an engine of {', '.join(SERVERS)}"
+        raise InvalidRequest("server", request.server, remedy)
     if is_simulated:
         _refuse_gate(request, device)
 
@@ -168,7 +168,7 @@ def _all_knobs(request: TuneRequest, device: Device, settables: Sequence[Settabl
     cap reaches the same points (arXiv 2605.11999).
     """
     of_engine = tuple(
-        KnobRange(name=name, values=tuple(value for value in rule.tried if _can_run(value, device)))
+        KnobRange(name=name, values=tuple(value for value in rule.tried if _can_run(request, value, device)))
         for name, rule in rules_of(request.engine).items()
         if rule.tried
     )
@@ -233,11 +233,12 @@ def _may_set(request: TuneRequest, device: Device) -> bool:
     return request.allow_device_control or device.info.kind is DeviceKind.SIMULATED
 
 
-def _can_run(value: KnobValue, device: Device) -> bool:
+def _can_run(request: TuneRequest, value: KnobValue, device: Device) -> bool:
+    """Return whether a precision is worth a try; what a server lacks only the server itself knows."""
     limits = limits_of(device)
     if limits is not None:
         return not isinstance(value, str) or value in limits.arithmetics
-    return not (value == "int8" and device.info.kind is DeviceKind.GPU)
+    return not (request.engine == EMBEDDED and value == "int8" and device.info.kind is DeviceKind.GPU)
 
 
 def _knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Sequence[Settable]) -> Knob:
@@ -254,7 +255,7 @@ def _knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Seq
     for value in asked.values if rule.words else ():
         if value not in rule.words:
             raise InvalidRequest(f"knobs.{asked.name}", value, f"choose from {', '.join(rule.words)}")
-        if request.engine == EMBEDDED and not _can_run(value, device):
+        if request.engine == EMBEDDED and not _can_run(request, value, device):
             raise InvalidRequest("knobs.precision", value, "int8 weights run on CPUs only in this version; remove it")
     return Knob(name=asked.name, values=asked.values, needs_launch=rule.needs_launch, default=rule.default)
 

@@ -6,9 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from api.export.recipe import one_line
-
-#: A flag alone, or with its value.
-Flag = tuple[str] | tuple[str, str | int | float]
+from engine.servers.flags import Flag
 
 
 def comments(lines: Sequence[str]) -> str:
@@ -25,8 +23,3 @@ def command(words: Sequence[str], flags: Sequence[Flag]) -> str:
 def script(remarks: Sequence[str], body: str, *, notes: Sequence[str] = ()) -> str:
     """Return a script: what it is, what must be known, and the command."""
     return "#!/bin/sh\n" + comments(remarks) + comments(notes) + body
-
-
-def arguments(flags: Sequence[Flag]) -> list[str]:
-    """Return flags as a list of words."""
-    return [str(word) for flag in flags for word in flag]

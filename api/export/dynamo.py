@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from api.export import vllm
-from api.export.command import arguments, comments
+from api.export.command import comments
 from api.export.recipe import Recipe, unsaid
+from engine.servers import vllm
+from engine.servers.flags import words_of
 from engine.settings import EngineSettings
 
 NAME = "dynamo"
@@ -61,7 +62,7 @@ def name_of(recipe: Recipe) -> str:
 
 def gaps_of(recipe: Recipe) -> list[str]:
     """Return what of a point the manifest has no place for."""
-    gaps = [gap for gap in vllm.gaps_of(recipe.settings) if not gap.startswith("prefill_gpus")]
+    gaps = [str(gap) for gap in vllm.gaps_of(recipe.settings) if gap.knob != "prefill_gpus"]
     if recipe.device.sm_clock_cap_mhz is not None:
         gaps.append(
             f"sm_clock_cap_mhz {recipe.device.sm_clock_cap_mhz}: lock the clocks on the nodes, as the form `systemd`"
@@ -86,7 +87,7 @@ def _frontend() -> dict[str, Any]:
 
 
 def _worker(kind: str, recipe: Recipe, settings: EngineSettings, replicas: int) -> dict[str, Any]:
-    words = ["--model", recipe.model, *arguments(vllm.flags_of(settings, is_pool=True))]
+    words = ["--model", recipe.model, *words_of(vllm.flags_of(settings, is_pool=True))]
     if kind != "worker":
         words += ["--disaggregation-mode", kind]
     if kind == "prefill":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from api.errors import Refusal
 from api.operator_file import is_name
 from db.result import Result
+from engine.servers.flags import Gap
 from engine.settings import EngineSettings
 from engine.simulated import catalogue
 from probes.settings import DeviceSettings
@@ -174,6 +175,12 @@ def one_line(text: str) -> str:
 def unsaid(lines: Sequence[str]) -> list[str]:
     """Return what a form has no words for, with a heading; nothing where it has words for all."""
     return [] if not lines else ["No flag says this:", *(f"  {line}" for line in lines)]
+
+
+def unsaid_gaps(gaps: Sequence[Gap]) -> list[str]:
+    """Return what no flag of a server says, with a heading, and the form that says it where there is one."""
+    pool = "; the form `dynamo` has a pool for prompts"
+    return unsaid([f"{gap}{pool}" if gap.knob == "prefill_gpus" else str(gap) for gap in gaps])
 
 
 def _interval_words(estimate: Estimate) -> str:

@@ -1,5 +1,7 @@
 """`/compare?job=ID&job=ID`: up to eight fronts in one chart and one table: nights, devices, models, precisions.
 
+Imported results of other tools have a table of their own: they have no energy, and are on no front.
+
 Without scripts the table is whole, and a form sets the limit; js/compare.mjs draws the chart from what the page brings.
 What may not be compared, and what moved, is said by `api.front_comparison`.
 """
@@ -17,6 +19,7 @@ from fastapi.responses import HTMLResponse
 from api.front_answers import FrontAnswers
 from api.front_comparison import Compared, compare
 from api.front_schemas import ComparedPointOut, ComparisonOut, MoveOut
+from api.import_words import load_words, origin_of
 from api.pages.rendering import page
 from api.plot.axes import metric_words
 from api.plot.theme import LETTERS
@@ -33,6 +36,8 @@ MAX_COMPARED = len(LETTERS)
 NUM_OFFERED = 40
 #: Of operating points between two fronts, those that moved most.
 NUM_MOVES = 12
+#: Results of other tools that the page shows, those of the newest files.
+NUM_IMPORTED = 40
 
 router = APIRouter(include_in_schema=False)
 
@@ -119,6 +124,11 @@ def _page(
         "complaints": complaints,
         "moves": _moves(found),
         "num_shared": sum(len(point.places) > 1 for point in found.points) if found else 0,
+        "imported": [
+            (one, result, origin_of(one.tool), load_words(result))
+            for one, result in stores.imports.latest_results(limit=NUM_IMPORTED)
+        ],
+        "num_imported": stores.imports.count_results(),
         "offered": [listed_front_out(front) for front in stores.front_lists.list(limit=NUM_OFFERED)],
         "max_compared": MAX_COMPARED,
         "is_simulated": all(line.front.is_simulated for line in lines),

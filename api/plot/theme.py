@@ -85,8 +85,9 @@ def config(scheme: Scheme) -> dict[str, Any]:
         "background": theme.ground,
         "font": FONTS,
         "view": {"stroke": None},
-        # What cannot be drawn is left out where rows are made; looking again costs time with 10,000 of them.
-        "mark": {"invalid": None},
+        # What cannot be drawn is left out where rows are made; looking again costs time with 10,000 of them. Words
+        # about each dot cost as much, and nobody can hear them in a canvas: the table has the figures.
+        "mark": {"invalid": None, "aria": False},
         "axis": {
             "labelColor": theme.quiet,
             "titleColor": theme.text,

@@ -11,6 +11,7 @@
 - schedules: jobs that repeat, what is due next, what became of each night
 - devices, engines, models: what jobs ran on, and what they may name
 - workloads: traces and prompt files that callers upload
+- imports: results of other benchmark tools
 - submissions: new jobs, and the end of one
 - audit: who did what
 - deliveries: notifications and how far they are

@@ -22,9 +22,9 @@ from engine.embedded.sequence import Sequence
 from engine.embedded.stopping import StopMatcher
 from engine.embedded.tokenizer import Detokenizer, Tokenizer
 from engine.errors import InvalidSettings, NumericsError, RequestRefused, RequestTooLong
-from engine.load import Load, Observer, Progress
+from engine.load import LiveLoad, Load, Observer, Progress
 from engine.request import FinishReason, Request, RequestRecord
-from engine.serve import serve
+from engine.serve import IDLE_S, Arrivals, serve, serve_arrivals
 from engine.serving import TokenScores
 from engine.settings import EMBEDDED_PRECISIONS, EngineInfo, EngineSettings
 
@@ -69,6 +69,7 @@ class EmbeddedEngine:
             policy=settings.policy,
         )
         self._outputs: dict[str, _Output] = {}
+        self._names_tokens = False
         self._info = self._describe(model_hash, now() - started_s)
 
     @property
@@ -111,7 +112,13 @@ class EmbeddedEngine:
 
     def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         """Serve a load until it is used up or the observer says stop; see `ServingEngine.run`."""
+        self._names_tokens = isinstance(load, LiveLoad)
         return serve(self, load, observer)
+
+    def run_arrivals(self, arrivals: Arrivals, observer: Observer, *, names_tokens: bool) -> list[RequestRecord]:
+        """Serve what arrives from elsewhere; `names_tokens` tells of each token by its id, as of a live load."""
+        self._names_tokens = names_tokens
+        return serve_arrivals(self, arrivals, observer)
 
     @property
     def num_in_flight(self) -> int:
@@ -127,8 +134,8 @@ class EmbeddedEngine:
         return self.step().progress
 
     def wait_until(self, time_s: float) -> None:
-        """Sleep until then."""
-        self._sleep(max(0.0, time_s - self._now()))
+        """Sleep until then, or for a moment."""
+        self._sleep(min(IDLE_S, max(0.0, time_s - self._now())))
 
     def cancel_all(self) -> list[RequestRecord]:
         """End whatever is in flight."""
@@ -153,6 +160,9 @@ class EmbeddedEngine:
         except NumericsError as error:
             raise NumericsError(f"{self._settings.model} in {self._settings.precision}: {error}") from error
 
+    def report(self) -> None:
+        """Nothing lies between the engine and its load."""
+
     def close(self) -> None:
         """Nothing to do: the memory goes with the object."""
 
@@ -165,12 +175,15 @@ class EmbeddedEngine:
         first_tokens: list[str] = []
         finished: list[RequestRecord] = []
         texts: list[tuple[str, str]] = []
+        named: list[tuple[str, int]] = []
         for piece, token_id in zip(sampled, token_ids, strict=True):
             sequence, request_id = piece.sequence, piece.sequence.request.request_id
             if token_id is None:
                 self.runner.wipe(sequence.block_table)
                 finished.append(self._end(sequence, FinishReason.ERROR, "numerics: logits are not finite"))
                 continue
+            if self._names_tokens:
+                named.append((request_id, token_id))
             reason, text = self._append(sequence, token_id, time_s)
             if text:
                 texts.append((request_id, text))
@@ -187,6 +200,7 @@ class EmbeddedEngine:
             first_tokens=tuple(first_tokens),
             finished=tuple(finished),
             kv_blocks_used=self.pool.num_used,
+            token_ids=tuple(named),
         )
         return StepResult(progress=progress, texts=tuple(texts))
 

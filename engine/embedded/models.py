@@ -47,7 +47,15 @@ BUILT_IN = {
     )
 }
 #: What is taken from a Hugging Face repository.
-_HUB_PATTERNS = ["config.json", "generation_config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
+_HUB_PATTERNS = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "*.safetensors",
+    "*.safetensors.index.json",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,9 @@ class SimulatedEngine:
         with _collector_at_rest():
             return serve(self, load, observer)
 
+    def report(self) -> None:
+        """Nothing lies between the engine and its load."""
+
     def close(self) -> None:
         """Nothing to do."""
 

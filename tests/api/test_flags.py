@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +116,19 @@ def test_a_bad_option_is_named(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as refused:
         job_fields(options(**changes))
     assert str(refused.value).startswith(words)
+
+
+def test_a_file_alone_is_recognised(tmp_path: Path) -> None:
+    """`--workload FILE` replays the times of a trace, and takes the prompts of a file without times in flight."""
+    trace, prompts = tmp_path / "trace.csv", tmp_path / "prompts.jsonl"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n2023-11-16 18:15:50,396,109\n"
+    )
+    prompts.write_text('{"prompt": "Name three rivers."}\n')
+    assert job_fields(options(workload=f"{trace},time_scale=0.1,repeat=no")) == {
+        "workload.scenario": "trace", "workload.trace_file": str(trace), "workload.time_scale": 0.1,
+        "workload.repeat": False,
+    }  # fmt: skip
+    assert job_fields(options(workload=str(prompts))) == {
+        "workload.scenario": "closed", "workload.trace_file": str(prompts),
+    }  # fmt: skip

@@ -115,13 +115,14 @@ def test_every_bad_row_is_told_with_what_is_right() -> None:
     ("content", "media", "expected"),
     [
         ("time,in,out\n1,2,3\n", Media.CSV, RowErrorOut(
-            row=1, column=None, value="'time,in,out'", expected="CSV with TIMESTAMP,ContextTokens,GeneratedTokens, or "
-            "JSON lines with timestamp, input_length, output_length")),
+            row=1, column=None, value="'time,in,out'", expected="CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure) "
+            "or Timestamp, Request tokens, Response tokens (BurstGPT), or JSON lines with timestamp, input_length, "
+            "output_length, or with prompts")),
         (b"Why?\n\xff\xfe\n", Media.TEXT, RowErrorOut(row=2, column=None, value=None, expected="UTF-8 text")),
         ('{"prompt": "a"}\n{"prompt": 7}\n', Media.JSON_LINES, RowErrorOut(
             row=2, column="prompt", value="7", expected="a text that is not empty")),
         ('{"prompt": "a"}\n{"prompt": "\\ud800', Media.JSON_LINES, RowErrorOut(
-            row=2, column=None, value="'{\"prompt\": \"\\\\ud800'", expected="a JSON object with `prompt`")),
+            row=2, column=None, value="'{\"prompt\": \"\\\\ud800'", expected="a JSON object")),
         ('{"timestamp": 1}\n', Media.JSON_LINES, RowErrorOut(
             row=1, column="input_length", value=None,
             expected="an object with timestamp, input_length, output_length")),
@@ -135,7 +136,7 @@ def test_the_first_bad_row(content: str | bytes, media: Media, expected: RowErro
 @pytest.mark.parametrize(
     ("content", "media", "words"),
     [
-        (HEADER, Media.CSV, "two requests at different times"),
+        (HEADER, Media.CSV, "it has no requests"),
         (MOONCAKE.splitlines()[0], Media.JSON_LINES, "two requests at different times"),
         ("", Media.CSV, "the file has no rows"),
         ("\n \n", Media.TEXT, "the file has no rows"),

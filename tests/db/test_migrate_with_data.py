@@ -24,7 +24,7 @@ from db.nights import NightStore
 from db.results import ResultStore
 from db.schedules import ScheduleStore
 from db.service import Scope
-from db.service_tables import WorkerRow, WorkloadRow
+from db.service_tables import ImportRow, WorkerRow, WorkloadRow
 from db.tables import Base, FrontRow, JobRow, QualityRow
 from db.trials import TrialStore
 from tests.db.factories import (
@@ -44,8 +44,9 @@ TABLES_OF = {
     "0001": ("devices", "front_points", "fronts", "jobs", "measurements", "trials"),
     "0004": ("qualities",),
     "0005": ("api_keys", "audit", "deliveries", "events", "nights", "results", "schedules", "workers", "workloads"),
+    "0008": ("imports",),
 }
-VERSIONS = ("base", "0001", "0002", "0003", "0004", "0005", "0006")
+VERSIONS = ("base", "0001", "0002", "0003", "0004", "0005", "0006", "0007")
 
 
 def counts_of(database: Database) -> dict[str, int]:
@@ -74,7 +75,7 @@ def fill(database: Database, clock: Clock) -> None:
     AuditStore(database, clock.now).add(actor="ci", action="job.create", subject="job/1")
     DeliveryStore(database, clock.now).add("ops", f"night/{night.id}/started", {"event": "night.started"})
     with database.transaction() as session:
-        session.add_all([_quality(), _worker(), _workload()])
+        session.add_all([_quality(), _worker(), _workload(), _import()])
 
 
 def _quality() -> QualityRow:
@@ -85,6 +86,11 @@ def _quality() -> QualityRow:
 def _worker() -> WorkerRow:
     seen: dict[str, Any] = {"started_at": START, "last_seen": START}
     return WorkerRow(owner="host:1", host="host", version="0.6", devices=["GPU-1"], engines=["embedded"], **seen)
+
+
+def _import() -> ImportRow:
+    read: dict[str, Any] = {"num_bytes": 2, "num_results": 1, "results": [{"tool": "vllm", "sha256": "0" * 64}]}
+    return ImportRow(name="bench.json", tool="vllm", sha256="0" * 64, created_at=START, **read)
 
 
 def _workload() -> WorkloadRow:

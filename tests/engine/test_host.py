@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import psutil
@@ -14,7 +17,7 @@ import pytest
 
 from engine.errors import CheckpointError, EngineDied, InvalidSettings, NumericsError, RequestTooLong
 from engine.host import EngineHost
-from engine.load import ClosedLoad, Progress
+from engine.load import ClosedLoad, LiveLoad, OpenLoad, Progress, TimedRequest
 from engine.request import FinishReason, Request
 from engine.settings import EngineSettings
 from tests.engine.conftest import OpenTiny
@@ -89,6 +92,76 @@ def test_an_observer_ends_an_endless_load(lasting: EngineHost) -> None:
     assert {r.finish_reason for r in first} == {FinishReason.LENGTH, FinishReason.CANCELLED}
     assert max(progress.num_running for progress in seen) == 4
     assert [len(record.token_ids) for record in second] == [3]
+
+
+def test_open_loads_keep_their_times_in_the_child(lasting: EngineHost) -> None:
+    """Requests of an open load are due on the host's clock by their offsets, and none is let in before that."""
+    offsets = [0.0, 0.02, 0.3, 0.31]
+    timed = [
+        TimedRequest(offset_s=offset, request=make_request(request_id=f"r{i}", max_tokens=3))
+        for i, offset in enumerate(offsets)
+    ]
+    earliest_s = time.monotonic()
+
+    records = sorted(lasting.run(OpenLoad(requests=iter(timed)), lambda _: True), key=lambda one: one.request_id)
+
+    start_s = records[0].arrival_s
+    assert start_s >= earliest_s
+    assert [record.arrival_s - start_s for record in records] == pytest.approx(offsets, abs=1e-6)
+    assert all(record.token_times_s[0] > record.arrival_s for record in records)
+    assert [len(record.token_ids) for record in records] == [3] * 4
+
+
+def test_live_requests_come_cancelled_refused_and_served(lasting: EngineHost, open_tiny: OpenTiny) -> None:
+    """A live load tells every token by its id; what is cancelled or refused ends alone; None ends the load."""
+    inbox: SimpleQueue[Request | None] = SimpleQueue()
+    good, endless_one = make_request(request_id="good"), make_request(request_id="endless", max_tokens=200)
+    too_long = make_request(request_id="long", max_tokens=1000)
+    named: dict[str, list[int]] = defaultdict(list)
+    has_cancelled = False
+
+    def observe(progress: Progress) -> bool:
+        nonlocal has_cancelled
+        for request_id, token_id in progress.token_ids:
+            named[request_id].append(token_id)
+        if named["endless"] and not has_cancelled:
+            has_cancelled = True
+            lasting.cancel("endless")
+            inbox.put(good)
+        if any(record.request_id == "good" for record in progress.finished):
+            inbox.put(None)
+        return True
+
+    inbox.put(endless_one)
+    inbox.put(too_long)
+    records = {record.request_id: record for record in lasting.run(LiveLoad(inbox=inbox), observe)}
+
+    assert records["good"].token_ids == tuple(named["good"]) == serve(open_tiny(), [good])[0].token_ids
+    assert records["endless"].finish_reason is FinishReason.CANCELLED
+    assert 1 <= len(records["endless"].token_ids) < 200
+    assert records["endless"].token_ids == tuple(named["endless"])
+    assert (records["long"].error or "").startswith("request_too_long: request long")
+    assert len(records) == 3
+
+
+def test_a_live_load_can_be_stopped_with_nothing_to_do(lasting: EngineHost) -> None:
+    """An observer is asked while the child waits for input, and what comes after the end waits for the next load."""
+    inbox: SimpleQueue[Request | None] = SimpleQueue()
+
+    assert lasting.run(LiveLoad(inbox=inbox), lambda progress: progress.num_steps > 0) == []
+
+    inbox.put(make_request())
+    inbox.put(None)
+    seen: list[Progress] = []
+
+    def observe(progress: Progress) -> bool:
+        seen.append(progress)
+        return True
+
+    records = lasting.run(ClosedLoad(requests=iter([make_request()]), concurrency=1), observe)
+    assert [len(record.token_ids) for record in records] == [8]
+    assert not any(progress.token_ids for progress in seen)
+    assert inbox.qsize() == 2
 
 
 def test_the_live_knob_reaches_the_child(lasting: EngineHost) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from engine.embedded.loop import EmbeddedEngine
 from engine.errors import NumericsError, RequestRefused, RequestTooLong
-from engine.load import ClosedLoad, Progress
-from engine.request import FinishReason
+from engine.load import ClosedLoad, LiveLoad, Progress
+from engine.request import FinishReason, Request
 from tests.engine.conftest import OpenTiny
 from tests.engine.logits import all_logits
 from tests.engine.reference import load_reference, reference_tokens
@@ -123,6 +124,29 @@ def test_cancelled_requests_keep_what_they_had(open_tiny: OpenTiny) -> None:
     assert {record.finish_reason for record in records} == {FinishReason.CANCELLED}
     assert sum(len(record.token_ids) for record in records) == sum(progress.num_tokens for progress in seen)
     assert opened.pool.num_used == 0
+
+
+def test_tokens_are_named_of_live_loads_only(open_tiny: OpenTiny) -> None:
+    """In this process, too, a live load tells each token's id as it comes, and the next closed load tells none."""
+    opened = open_tiny()
+    inbox: SimpleQueue[Request | None] = SimpleQueue()
+    requests = make_requests(max_tokens=6)
+    for item in (*requests, None):
+        inbox.put(item)
+    named: list[tuple[str, int]] = []
+
+    def observe(progress: Progress) -> bool:
+        named.extend(progress.token_ids)
+        return True
+
+    records = opened.run(LiveLoad(inbox=inbox), observe)
+    told = {name: tuple(token for other, token in named if other == name) for name, _ in named}
+    named.clear()
+    opened.run(ClosedLoad(requests=iter(requests), concurrency=2), observe)
+
+    assert told == {record.request_id: record.token_ids for record in records}
+    assert len(told) == len(requests)
+    assert named == []
 
 
 @pytest.mark.parametrize("num_prompt", [127, 128, 129, 500])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from engine.errors import EngineError
-from engine.load import ClosedLoad, Load, Observer, Progress
+from engine.load import ClosedLoad, Load, LoadReport, Observer, Progress
 from engine.request import FinishReason, Request, RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
@@ -151,6 +151,7 @@ class ScriptedEngine:
     #: `kind: message` with which every request ends instead of its last token.
     request_error: str | None = None
     has_tokens: bool = True
+    load_report: LoadReport | None = None
     is_closed: bool = False
 
     @property
@@ -184,6 +185,9 @@ class ScriptedEngine:
     def set_prefill_chunk(self, prefill_chunk: int) -> None:
         self.journal.append(f"chunk {prefill_chunk}")
         self.settings = replace(self.settings, prefill_chunk=prefill_chunk)
+
+    def report(self) -> LoadReport | None:
+        return self.load_report
 
     def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         assert not self.is_closed

@@ -85,8 +85,17 @@ REFUSALS = {
         "only closed have it, not server",
     ),
     "no trace": Refusal(lambda: WorkloadSpec(scenario="trace"), "workload.trace_file", "None", "trace needs it"),
-    "a trace of an offline load": Refusal(
-        lambda: WorkloadSpec(scenario="offline", trace_file="t.csv"), "workload.trace_file", "'t.csv'", "only trace"
+    "a stretched offline load": Refusal(
+        lambda: WorkloadSpec(scenario="offline", trace_file="t.csv", time_scale=0.5),
+        "workload.time_scale",
+        "0.5",
+        "only ",
+    ),
+    "half a ramp": Refusal(
+        lambda: WorkloadSpec(scenario="server", rate_per_s=1.0, ramp_s=9.0),
+        "workload.ramp_to_per_s",
+        "None",
+        "ramp_s needs",
     ),
     "time that stands still": Refusal(
         lambda: WorkloadSpec(scenario="trace", trace_file="t.csv", time_scale=0.0),

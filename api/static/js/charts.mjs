@@ -101,6 +101,7 @@ class LimitChart extends EventTarget {
       limitMetric: () => this.metric,
       isZoomed: true,
       heights: [400, 430],
+      later: options.later,
     });
     this.ready = this.chart.ready;
     this.chart.addEventListener("limit", (event) => this.#moved(/** @type {CustomEvent} */ (event).detail));
@@ -150,7 +151,7 @@ class FrontChart extends LimitChart {
   /** @param {HTMLElement} element @param {any} figures @param {any} options */
   constructor(element, figures, options) {
     const metric = figures.latency_metric;
-    super(element, "front", metric, figures.sla[metric] ?? null, options);
+    super(element, "front", metric, figures.sla[metric] ?? null, { ...options, later: ["dominated", "greyed"] });
     this.figures = figures;
     this.highlighted = null;
     /** @type {{rows: any, data: {dominated: any[], greyed: any[]}} | null} */

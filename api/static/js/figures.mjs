@@ -39,20 +39,6 @@
  * @property {Point[]} front
  */
 
-/** @type {Promise<Figures> | null} */
-let early = null;
-let isAsked = false;
-
-/**
- * Ask for a job's figures before anybody wants them.
- * @param {string} job id, or the start of it
- */
-export function askEarly(job) {
-  if (isAsked) return; // the page was faster
-  early = ask(job, -1);
-  early.catch(() => {}); // told to whoever wants them
-}
-
 /**
  * Ask for a job's figures; only for what came since, where some are known.
  * @param {string} job
@@ -60,10 +46,7 @@ export function askEarly(job) {
  * @returns {Promise<Figures>}
  */
 export async function loadFigures(job, known = null) {
-  const begun = early;
-  early = null;
-  isAsked = true;
-  if (!known) return begun ?? ask(job, -1);
+  if (!known) return ask(job, -1); // which job.html has the browser ask for early
   const fresh = await ask(job, known.next_after);
   return canJoin(known, fresh) ? joined(known, fresh) : ask(job, -1);
 }

@@ -41,12 +41,27 @@ function specOf(url) {
   return found;
 }
 
+/**
+ * Return a specification of Vega that does not ask of every row and axis whether the figure is one: interpreted, this takes
+ * as long as the rest of a mark, and rows come without such that are not.
+ * @param {any} spec
+ */
+function withoutChecks(spec) {
+  for (const { encode } of spec.marks ?? []) {
+    for (const [channel, rules] of Object.entries(encode?.update ?? {})) {
+      if (Array.isArray(rules) && rules.length === 2 && rules[0].test?.startsWith("!isValid(datum[")) encode.update[channel] = rules[1];
+    }
+  }
+  return spec;
+}
+
 export class VegaView extends EventTarget {
   /**
    * @param {HTMLElement} element  what it fills; whatever stands in it is replaced once the chart is there
    * @param {string} name  of the specification
    * @param {{wanted: () => Wanted, tip?: (datum: any) => Tip | null, heights?: [number, number],
-   *   limitMetric?: () => string, isZoomed?: boolean}} options  heights on phones and elsewhere
+   *   limitMetric?: () => string, isZoomed?: boolean, later?: string[]}} options  heights on phones and elsewhere; datasets
+   *   of many rows to set once the chart has its size, as Vega draws everything again when it finds that
    */
   constructor(element, name, options) {
     super();
@@ -147,6 +162,7 @@ export class VegaView extends EventTarget {
     stage.className = "chart-stage";
     const { view } = await embed(stage, this.#filled(spec), {
       ast: true,
+      patch: withoutChecks,
       actions: false,
       defaultStyle: false,
       renderer: "canvas",
@@ -156,12 +172,17 @@ export class VegaView extends EventTarget {
       view.finalize();
       return;
     }
+    for (const name of this.options.later ?? []) view.data(name, this.options.wanted().data[name]);
     stage.dataset.scheme = dark.matches ? "dark" : "light"; // on paper, dark ones are turned over
     if (keepsZoom && !this.reset.hidden) {
       for (const ends of ["zoom_x", "zoom_y"]) view.signal(ends, this.view.signal(ends));
-      await view.runAsync();
     } else {
       this.reset.hidden = true;
+    }
+    await view.runAsync();
+    if (this.isRemoved) {
+      view.finalize();
+      return;
     }
     this.view?.finalize();
     this.view = view;
@@ -181,7 +202,8 @@ export class VegaView extends EventTarget {
   #filled(spec) {
     const width = this.#width();
     const { signals, data } = this.options.wanted();
-    const datasets = { ...spec.datasets, ...data };
+    const none = Object.fromEntries((this.options.later ?? []).map((name) => [name, []]));
+    const datasets = { ...spec.datasets, ...data, ...none };
     const params = (spec.params ?? []).map((/** @type {any} */ param) => (param.name in signals ? { ...param, value: signals[param.name] } : param));
     if (!spec.vconcat) return { ...spec, params, datasets, width, height: this.#height() };
     const inside = Math.max(160, width - 86); // what is left of it by the axis, its title and the paddings

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from api.export.recipe import Recipe
-from api.export.sglang import KV_DTYPES, render
-from api.export.vllm import DTYPES
+from api.export.sglang import render
+from engine.servers.flags import DTYPES
+from engine.servers.sglang import KV_DTYPES
 from tests.api.export.known_flags import SGLANG, parsed
 from tests.api.export.making import command_of, comments_of, recipes
 from tuner.request import KnobValue

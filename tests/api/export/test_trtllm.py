@@ -6,8 +6,9 @@ import yaml
 from hypothesis import given, settings
 
 from api.export.recipe import Recipe
-from api.export.trtllm import FILE_NAME, render
-from api.export.vllm import DTYPES
+from api.export.trtllm import render
+from engine.servers.flags import DTYPES
+from engine.servers.trtllm import FILE_NAME
 from tests.api.export.known_flags import TRTLLM, parsed
 from tests.api.export.making import command_of, comments_of, recipes
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from api.export.recipe import Recipe
-from api.export.vllm import CHECKPOINTS, DTYPES, KV_DTYPES, render
+from api.export.vllm import render
+from engine.servers.flags import CHECKPOINTS, DTYPES
+from engine.servers.vllm import KV_DTYPES
 from tests.api.export.known_flags import VLLM, parsed
 from tests.api.export.making import command_of, comments_of, make_recipe, recipes
 from tuner.request import KnobValue

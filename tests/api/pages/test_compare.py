@@ -14,6 +14,7 @@ from api.settings import Settings
 from api.stores import Stores
 from tests.api.pages.browser import Pages, axe, is_wider_than_window
 from tests.api.test_fronts import store_job, trial_of
+from tuner.foreign.result import REPORTED_BY_AIPERF, ForeignLatency, ForeignResult, Tool
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -101,10 +102,46 @@ def test_different_latencies_share_no_axis(client: TestClient, stores: Stores) -
     assert 'id="comparison"' not in page
 
 
+def import_run(stores: Stores) -> None:
+    """Keep a result of AIPerf, with a power that it reports, and one of vLLM's without an answer."""
+    reported = ForeignResult(
+        tool=Tool.AIPERF,
+        label=f"run {SCRIPT}",
+        asked_concurrency=4,
+        num_completed=40,
+        output_tok_s=282.8,
+        ttft_ms=ForeignLatency(p50=69.0, p99=94.1),
+        reported_power_w=310.0,
+        reported_power_scope=REPORTED_BY_AIPERF,
+        notes=("AIPerf calls TPOT inter-token latency",),
+        sha256="ab" * 32,
+    )
+    failed = ForeignResult(tool=Tool.VLLM, num_completed=0, num_failed=3, notes=("all failed",), sha256="cd" * 32)
+    stores.imports.add("profile_export_aiperf.json", [reported], num_bytes=10)
+    stores.imports.add("bench.json", [failed], num_bytes=10)
+
+
+def test_imported_results_stand_apart(client: TestClient, stores: Stores) -> None:
+    """What other tools measured has its own table and label, no tokens per joule, and is in no chart and no front."""
+    assert 'id="imported"' not in client.get("/compare").text
+    job = store_job(stores, [trial_of(0)])
+    import_run(stores)
+    page = client.get("/compare", params={"job": job}).text
+    (table,) = re.findall(r'<table id="imported">.*?</table>', page, flags=re.DOTALL)
+    assert "imported from AIPerf, not metered: no energy" in table
+    assert "imported from vLLM bench serve, not metered: no energy" in table
+    assert '310&nbsp;<span class="unit">W</span> reported by AIPerf, not by Wattfront' in table
+    assert "tok/J" not in table
+    assert SCRIPT not in page
+    assert "AIPerf" not in page.replace(table, "")
+    assert cells(page, job)[2].startswith("2 ")
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_axe_finds_nothing(open_page: Pages, stores: Stores, scheme: Scheme) -> None:
     """The page is accessible with its chart drawn, on a phone in the dark as at a desk in the light."""
     jobs = "&".join(f"job={job}" for job in two_nights(stores))
+    import_run(stores)
     page = open_page(f"/compare?{jobs}", width=360 if scheme == "dark" else 1440, scheme=scheme)
     page.wait_for_selector("#chart canvas")
     assert axe(page) == []
