@@ -38,6 +38,7 @@ from api.settings import Settings, load_settings
 from api.store_commands import backup, notify, prune
 from api.stores import Stores, open_stores
 from api.tune_command import tune
+from api.workload_commands import workload
 
 #: Commands that `--server` can stand before.
 _REMOTE_COMMANDS = ("tune", "jobs", "front", "cancel", "explain", "recommend", "export", "schedules")
@@ -247,6 +248,7 @@ for _command in (
     prune,
     notify,
     serve_model,
+    workload,
 ):
     cli.add_command(_command)
 

@@ -43,7 +43,8 @@ from api.settings import Settings
 @click.option("--knob", multiple=True, metavar="NAME=V1,V2", help="Values of one knob, as in max_batch=1,4,16.")
 @click.option("--workload", metavar="SPEC", help="closed:prompt=64-192,output=16-48,concurrency=8,seed=0; every part "
               "may be left out. Also offline, server:rate=20,burstiness=0.5, interactive:rate=20, "
-              "trace:trace=FILE,time_scale=0.5; or FILE alone, whose form is recognised: docs/workloads.md.")  # fmt: skip
+              "trace:trace=FILE,time_scale=0.5; or FILE alone, whose form is recognised "
+              "(docs/workloads.md).")  # fmt: skip
 @click.option("--scenario", metavar="PRESET", help="An MLPerf scenario, as in mlperf:server:llama3.1-8b: fills "
               "workload, limits and latency axis; see docs/mlperf.md.")  # fmt: skip
 @click.option("--latency", metavar="METRIC", help="The front's latency axis [default: tpot_p99_ms].")

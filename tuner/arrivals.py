@@ -1,9 +1,9 @@
 """When requests arrive: at random, in bursts, at a rate that rises or falls, or as a trace has it.
 
-Random arrivals are a renewal process whose gaps have a gamma distribution (shape `burstiness`; 1 is a Poisson process).
-A ramp changes how fast that process runs: gaps of mean 1 are laid on the integral of the rate, which is the usual way to
-draw arrivals of a rate that changes (Cinlar, Introduction to Stochastic Processes, 1975, theorem 4.7.4). Knows nothing of
-requests.
+Random arrivals are a renewal process whose gaps have a gamma distribution (shape `burstiness`; 1 is a Poisson
+process). A ramp changes how fast that process runs: gaps of mean 1 are laid on the integral of the rate, the usual way
+to draw arrivals of a rate that changes (Cinlar, Introduction to Stochastic Processes, 1975, theorem 4.7.4). Knows
+nothing of requests.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from tuner.sequential import DOMINATED, Cut, EarlyStop
 from tuner.space import capacity_of, device_settings_of, settings_of
 from tuner.trial import TrialState
 from tuner.window import SteadyWindow
-from tuner.workload import corpus_text, encoded_texts, load_for, num_offered, simulated_load
+from tuner.workload import corpus_text, encoded_texts, load_for, num_offered, simulated_load, trace_of
 
 log = structlog.get_logger()
 
@@ -97,12 +97,15 @@ def engine_device(device: Device) -> str:
     return "cpu" if device.info.kind is DeviceKind.CPU else device.info.uuid
 
 
-def _with_report(measurement: Measurement, report: LoadReport | None) -> Measurement:
-    """Return a measurement with what client and server say of its load, and why it must not be used for that."""
+def _with_report(measurement: Measurement, report: LoadReport | None, *, shares_prefixes: bool) -> Measurement:
+    """Return a measurement with what client and server say of its load, and why it must not be used for that.
+
+    Prompts that share beginnings, as a trace has it, are meant to be found in a prefix cache; others are not.
+    """
     if report is None:
         return measurement
     reasons = [limit.partition(":")[0] for limit in report.client_limits]
-    if report.prefix_hit_share is not None and report.prefix_hit_share > MAX_PREFIX_HIT_SHARE:
+    if not shares_prefixes and (report.prefix_hit_share or 0.0) > MAX_PREFIX_HIT_SHARE:
         reasons.append("prefix_cache_hits")
     if report.has_restarted:
         reasons.append("server_restarted")
@@ -300,13 +303,17 @@ class Bench:
         measurement = dataclasses.replace(
             measurement, host=meter.host_reading, cut_by=cut_by, peak_running=window.peak_running
         )
-        measurement = _with_report(measurement, serving.report())
+        measurement = _with_report(measurement, serving.report(), shares_prefixes=self._shares_prefixes())
         if window.is_unsteady:
             measurement = dataclasses.replace(measurement, reasons=(*measurement.reasons, "no_steady_state"))
         reasons = tuple(dict.fromkeys((*measurement.reasons, *problems)))
         measurement = dataclasses.replace(measurement, reasons=reasons)
         overload = window.backlog_growth if window.is_overloaded else 0
         return _Window(measurement=measurement, problems=problems, overload=overload, cut=window.cut), records
+
+    def _shares_prefixes(self) -> bool:
+        workload = self._request.workload
+        return workload.trace_file is not None and trace_of(workload).blocks is not None
 
     def _early_stop(self, offered: int | None, rivals: Sequence[ObjectivePair] | None) -> EarlyStop | None:
         """Return what may end the window early, if job and point let it.

@@ -230,8 +230,8 @@ def _turns(row: Row, *, nameless: str) -> Iterator[Row]:
         return
     turns = row[name]
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) for turn in turns):
-        raise RowFault(name, turns, "a list of objects that is not empty", f"its {name} are no list of objects; correct "
-                       "or remove the row")  # fmt: skip
+        words = f"its {name} are no list of objects; correct or remove the row"
+        raise RowFault(name, turns, "a list of objects that is not empty", words)
     session = session_of(row) or nameless
     for turn in turns:
         yield {**turn, "session_id": session}

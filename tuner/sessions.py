@@ -62,8 +62,8 @@ class Sessions:
             return timestamp_ms / 1e3
         before = None if session is None else self._sessions.get(session)
         if before is None or before.due_s is None:
-            raise RowFault("timestamp", None, "a number of milliseconds", "it lacks timestamp, and is no later turn of a "
-                           "session that has one; correct or remove the line")  # fmt: skip
+            words = "it lacks timestamp, and is no later turn of a session that has one; correct or remove the line"
+            raise RowFault("timestamp", None, "a number of milliseconds", words)
         self._builder.note(FLATTENED)
         answer_s = ASSUMED_TTFT_S + ASSUMED_TPOT_S * max(0, before.output_tokens - 1)
         return before.due_s + answer_s + (delay_ms or 0.0) / 1e3

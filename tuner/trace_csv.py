@@ -41,8 +41,8 @@ class CsvReader:
                 break
         else:
             expected = (
-                f"CSV with {','.join(AZURE_COLUMNS)} (Azure) or {', '.join(BURST_GPT_COLUMNS)} (BurstGPT), or JSON lines"
-                " with timestamp, input_length, output_length, or with prompts"
+                f"CSV with {','.join(AZURE_COLUMNS)} (Azure) or {', '.join(BURST_GPT_COLUMNS)} (BurstGPT), or JSON"
+                " lines with timestamp, input_length, output_length, or with prompts"
             )
             shown = ", ".join(names[:8]) if any(names) else "none"
             raise RowFault("", header, expected, f"its columns are {shown}; give {expected}")

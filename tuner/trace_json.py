@@ -1,5 +1,7 @@
-"""Traces as JSON lines, Mooncake's: `timestamp` in ms, `input_length`, `output_length`, and `hash_ids` where prompts
-share blocks of 512 tokens; with `session_id` and `delay` conversations of several turns, as AIPerf has them.
+"""Traces as JSON lines, Mooncake's.
+
+They have `timestamp` in ms, `input_length`, `output_length`, and `hash_ids` where prompts share blocks of 512 tokens;
+with `session_id` and `delay` they are conversations of several turns, as AIPerf has them.
 
 Knows nothing of files, nor of prompts' text.
 """

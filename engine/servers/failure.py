@@ -43,7 +43,7 @@ _WORDS: tuple[tuple[type[EngineError], str], ...] = (
         UnknownModel,
         r"Repository Not Found|is not a valid model identifier|is not a local folder and|failed to open GGUF file"
         r"|Can't load the configuration of|does not appear to have a file named|GatedRepoError|LocalEntryNotFoundError"
-        r"|HFValidationError|Model snapshots for .* not found in cache",
+        r"|HFValidationError|Model snapshots for .* not found in cache|invalid magic characters",
     ),
 )
 _PATTERNS = tuple((kind, re.compile(words, re.IGNORECASE)) for kind, words in _WORDS)

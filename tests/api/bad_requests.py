@@ -30,6 +30,8 @@ OBJECT = 'a job is an object, as in {"model": "llama-3.1-8b", "device": "simulat
 CONFIG = "; use `wattfront tune` for a config.json"
 FIELDS = f"there are {', '.join(PostedJob.model_fields)}"
 
+ENGINES = "this version has embedded, simulated, vllm, sglang, trtllm, dynamo, llamacpp, openai"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -591,12 +593,12 @@ CASES: tuple[Case, ...] = (
     ),
     job(
         "a command for an engine",
-        "engine is 'vllm; rm -rf /': this version has embedded, simulated",
+        "engine is 'vllm; rm -rf /': " + ENGINES,
         engine="vllm; rm -rf /",
     ),
     job(
         "a template for a name of an engine",
-        "engine is '{{ 7 * 7 }}': this version has embedded, simulated",
+        "engine is '{{ 7 * 7 }}': " + ENGINES,
         engine="{{ 7 * 7 }}",
     ),
     job(

@@ -69,7 +69,7 @@ class Machine:
         monkeypatch.setattr("probes.control.local.atexit.register", lambda *_: None)
         for module in ("api.prepare", "api.worker"):
             monkeypatch.setattr(f"{module}.probe_host", lambda _: host)
-        monkeypatch.setattr("api.job_bench.EngineHost", self._engine)
+        monkeypatch.setattr("api.engine_opener.EngineHost", self._engine)
 
     def run(self, request: TuneRequest) -> Job:
         return run_job(self.stores, claimed(self.stores, request), self.settings)

@@ -15,6 +15,7 @@ from api.settings import Settings
 from api.stores import Stores, utc_now
 from db.job import JobState
 from tests.db.factories import make_capability, make_device, make_request
+from tuner.knobs import SERVERS
 
 
 @pytest.fixture
@@ -130,6 +131,7 @@ def test_engines_tell_their_knobs_and_workers(client: TestClient, stores: Stores
     assert {name: engine["worker_hosts"] for name, engine in engines.items()} == {
         "embedded": [],
         "simulated": ["rack3"],
+        **{name: [] for name in SERVERS},
     }
     assert engines["embedded"]["knobs"][1] == {
         "name": "precision",

@@ -102,7 +102,7 @@ def use_engine(monkeypatch: pytest.MonkeyPatch, machine: Machine, kind: type[Scr
     def open_engine(settings: EngineSettings, *_: object, **__: object) -> ScriptedEngine:
         return kind(settings, DrivenClock(machine.clock), [])
 
-    monkeypatch.setattr("api.job_bench.EngineHost", open_engine)
+    monkeypatch.setattr("api.engine_opener.EngineHost", open_engine)
 
 
 @pytest.mark.parametrize("error", [DatabaseBusy("locked for 10 s"), DatabaseUnreachable("no server")])
@@ -170,7 +170,7 @@ def test_a_job_cancelled_while_its_engine_loads(
         threading.Event().wait(60)
         raise AssertionError("nobody interrupted the launch")
 
-    monkeypatch.setattr("api.job_bench.EngineHost", open_engine)
+    monkeypatch.setattr("api.engine_opener.EngineHost", open_engine)
     require_cancelled(machine.stores, run_job(machine.stores, claim, machine.settings), num_kept=0)
     assert (machine.gpu.locked, machine.journal.entries()) == (None, ())
 

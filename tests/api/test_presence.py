@@ -17,6 +17,7 @@ from db.errors import DatabaseBusy
 from db.workers import Worker
 from tests.api.commands import wait_until
 from tests.tuner.simulated import make_simulated
+from tuner.knobs import SERVERS
 
 
 def listed(stores: Stores) -> Worker:
@@ -29,7 +30,7 @@ def test_a_worker_is_on_the_list_while_it_is_there(stores: Stores) -> None:
     with Presence(stores, ("gpu0", "simulated:*")) as presence:
         worker = listed(stores)
         assert (worker.owner, worker.host, worker.job_id) == (owner_name(), socket.gethostname(), None)
-        assert (worker.devices, set(worker.engines)) == (("gpu0", "simulated:*"), {"embedded", "simulated"})
+        assert (worker.devices, set(worker.engines)) == (("gpu0", "simulated:*"), {"embedded", "simulated", *SERVERS})
         presence.runs("a" * 32)
         assert listed(stores).job_id == "a" * 32
         presence.runs(None)

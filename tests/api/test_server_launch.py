@@ -49,7 +49,7 @@ def test_without_a_profile_it_is_the_engines_own_program(tmp_path: Path) -> None
 def test_other_names_are_the_servers_to_resolve(tmp_path: Path) -> None:
     """A model that does not lie here is handed on by its name, and its hash says that it is only a name."""
     found = launch(tmp_path, model="org/chat-8b")
-    assert ("org/chat-8b", "by name: org/chat-8b", None) == (found.model, found.model_hash, found.tokenizer_folder)
+    assert (found.model, found.model_hash, found.tokenizer_folder) == ("org/chat-8b", "by name: org/chat-8b", None)
 
 
 def test_llama_cpp_gets_the_file_itself(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_llama_cpp_gets_the_file_itself(tmp_path: Path) -> None:
     ],
 )
 def test_a_profile_that_there_is_not(tmp_path: Path, changes: dict[str, str], words: str) -> None:
-    """A name that the file lacks, a running server without a name, and a profile of another kind are refused by name."""
+    """A name that the file lacks, a running server without a name, and a profile of another kind are refused."""
     with pytest.raises(InvalidRequest, match=words):
         launch(tmp_path, **changes)
 

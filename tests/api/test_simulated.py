@@ -122,7 +122,7 @@ def test_a_job_where_every_layout_fails_says_why(stores: Stores, settings: Setti
         (("--device=simulated:h100-sxm", "--engine=embedded"), "engine is 'embedded': "),
         (("--device=cpu", "--engine=simulated"), "engine is 'simulated': "),
         (("--device=simulated:h100-sxm", "--workload=server"), "workload.rate_per_s is None: server needs it"),
-        (("--device=cpu", "--workload=server:rate=3"), "workload.scenario is 'server': the embedded engine takes"),
+        (("--device=cpu", "--profile=prod"), "server is 'prod': the embedded engine is no server"),
         (("--device=simulated:h100-sxm:2", "--knob=tensor_parallel=4"), "knobs.tensor_parallel is 4: the layout takes"),
         (("--device=simulated:a100-sxm-80", "--knob=precision=fp8"), "knobs.precision is 'fp8': "),
     ],

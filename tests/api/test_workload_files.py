@@ -115,9 +115,9 @@ def test_every_bad_row_is_told_with_what_is_right() -> None:
     ("content", "media", "expected"),
     [
         ("time,in,out\n1,2,3\n", Media.CSV, RowErrorOut(
-            row=1, column=None, value="'time,in,out'", expected="CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure) "
-            "or Timestamp, Request tokens, Response tokens (BurstGPT), or JSON lines with timestamp, input_length, "
-            "output_length, or with prompts")),
+            row=1, column=None, value="'time,in,out'", expected="CSV with TIMESTAMP,ContextTokens,GeneratedTokens "
+            "(Azure) or Timestamp, Request tokens, Response tokens (BurstGPT), or JSON lines with timestamp, "
+            "input_length, output_length, or with prompts")),
         (b"Why?\n\xff\xfe\n", Media.TEXT, RowErrorOut(row=2, column=None, value=None, expected="UTF-8 text")),
         ('{"prompt": "a"}\n{"prompt": 7}\n', Media.JSON_LINES, RowErrorOut(
             row=2, column="prompt", value="7", expected="a text that is not empty")),

