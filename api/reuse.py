@@ -188,7 +188,12 @@ class EarlierResults:
         )
 
     def _engine(self, point: OperatingPoint) -> tuple[str, str, str] | None:
-        """Return name, version and model hash of the engine that would serve a point."""
+        """Return name, version and model hash of the engine that would serve a point.
+
+        None of a server: which version it is, it tells when it runs, so that nothing measured on one is taken over.
+        """
+        if self._prepared.server is not None:
+            return None
         files = self._prepared.files
         if files is None:
             return self._simulated_engine(point)

@@ -13,9 +13,11 @@ import pytest
 from api.job_run import run_job
 from api.prepare import prepare
 from api.reuse import EarlierResults, version_words
+from api.server_launch import ServerLaunch
 from api.settings import Settings, load_settings
 from api.stores import Stores, open_stores
 from db.job import Job
+from engine.servers.profile import ServerProfile
 from tests.api.commands import FinishedJob, simulated_flags
 from tests.api.conftest import Main
 from tests.tuner.simulated import make_simulated
@@ -184,6 +186,15 @@ def test_tasks_are_part_of_the_key_where_quality_is_told(
     keys = [one.key_of(trial) for one in real]
     assert None not in keys
     assert keys[0] != keys[1]
+
+
+def test_of_a_server_nothing_is_taken_over(first: Job, stores: Stores, settings: Settings) -> None:
+    """Which version a server is, it tells when it runs: before that nothing says that a measurement is of the same."""
+    prepared = prepare(asked(reuse=ONE_HOUR), settings, lambda what, share: None)
+    trials = stores.trials.history(first.id)
+    assert EarlierResults(stores, prepared).offered_by(trials)
+    launch = ServerLaunch(profile=ServerProfile(kind="vllm"), model="m", model_hash="", tokenizer_folder=None)
+    assert not EarlierResults(stores, replace(prepared, server=launch)).offered_by(trials)
 
 
 def test_under_another_trace_nothing_is_kept_for_later(
