@@ -24,6 +24,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # here, not in a fixture: it is read once, when torch is loaded
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that need the real checkpoint: they take longest, and at the end one core would wait."""
+    with_model = {item.path for item in items if item.get_closest_marker("model") is not None}
+    items.sort(key=lambda item: item.path not in with_model)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server; a test that asks for it is skipped where there is none."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 from tuner.errors import InvalidRequest
 from tuner.prompt_files import ArrayReader, PlainReader, has_prompt, reader_of
@@ -22,6 +24,8 @@ __all__ = ["FileFault", "RowFault", "Trace", "load_trace", "recognised", "requir
 #: Of CSV, which is read in little room, and of everything else.
 MAX_CSV_BYTES = 4 * 2**30
 MAX_BYTES = 2**30
+#: Of a line that is no JSON.
+MAX_LINE_BYTES = 2**20
 _POINTER = "version https://git-lfs"
 _GIVE = "give the path of a CSV or JSON file of requests"
 
@@ -80,7 +84,7 @@ def _load(path: str, _modified_ns: int, size: int) -> Trace:
     number = 0
     try:
         with Path(path).open("rb") as file:
-            for number, raw in enumerate(file, start=1):
+            for number, raw in enumerate(_lines(file), start=1):
                 sha256.update(raw)
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 if not line.strip():
@@ -104,6 +108,17 @@ def _load(path: str, _modified_ns: int, size: int) -> Trace:
         raise _refused(f"{path}{where}", str(fault)) from fault
     except FileFault as fault:
         raise _refused(path, str(fault)) from fault
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file; of JSON one may be the whole file. Raises FileFault for a longer one."""
+    start = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+    file.seek(0)
+    most = MAX_BYTES if start.startswith((b"{", b"[")) else MAX_LINE_BYTES
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise FileFault(f"it has a line of more than {most} bytes; is it a file of requests?")
+        yield line
 
 
 def _require_size(reader: RowReader, size: int) -> None:

@@ -19,7 +19,7 @@ from db.workloads import UPLOADED
 from tuner.request import LATENCIES, LATENCY_METRICS, SAMPLERS, SCENARIOS
 
 #: Uploaded files that the form offers at most, newest first.
-_MAX_TRACES = 200
+_MAX_FILES = 200
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "end to end"}
 _SCENARIOS = {
     "closed": "closed: a fixed number in flight",
@@ -34,7 +34,7 @@ def job_choices(stores: Stores, operator: Operator) -> dict[str, Any]:
     """Return what the selects of the form have, and the usual value of each field by its dotted name."""
     devices = inventory.devices(stores, operator, utc_now())
     models = inventory.models(operator).items
-    traces = [one for one in stores.workloads.list(limit=_MAX_TRACES) if "longest_tokens" in one.summary]
+    files = stores.workloads.list(limit=_MAX_FILES)
     assert set(_NAMES) == set(LATENCIES)
     return {
         "models": {
@@ -45,7 +45,7 @@ def job_choices(stores: Stores, operator: Operator) -> dict[str, Any]:
         "simulated": [one for one in devices.named if one.is_simulated],
         "unnamed": [one for one in devices.items if one.kind != "simulated" and not _is_named(one.uuid, operator)],
         "engines": inventory.engines(stores, utc_now()).items,
-        "traces": [(f"{UPLOADED}{one.name}", f"{one.name}: {one.num_rows} requests") for one in traces],
+        "files": [(f"{UPLOADED}{one.name}", f"{one.name}: {one.form}, {one.num_rows} requests") for one in files],
         "metrics": [(name, _metric_words(name)) for name in LATENCY_METRICS],
         "scenarios": [(name, _SCENARIOS[name]) for name in SCENARIOS],
         "samplers": [(name, name) for name in SAMPLERS],

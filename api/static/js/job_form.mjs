@@ -12,10 +12,10 @@ import { SlaFields } from "./sla_fields.mjs";
 const SIMULATED = /^simulated:([^:@]+)(?::(\d+))?$/;
 /** Which fields of the workload a scenario has. */
 const PARTS = /** @type {Record<string, string[]>} */ ({
-  closed: ["prompt_tokens", "output_tokens", "concurrency"],
-  offline: ["prompt_tokens", "output_tokens"],
-  server: ["prompt_tokens", "output_tokens", "rate_per_s"],
-  interactive: ["prompt_tokens", "output_tokens", "rate_per_s"],
+  closed: ["prompt_tokens", "output_tokens", "concurrency", "trace_file"],
+  offline: ["prompt_tokens", "output_tokens", "trace_file"],
+  server: ["prompt_tokens", "output_tokens", "rate_per_s", "trace_file"],
+  interactive: ["prompt_tokens", "output_tokens", "rate_per_s", "trace_file"],
   trace: ["trace_file", "time_scale"],
 });
 const OF_SOME = ["prompt_tokens", "output_tokens", "concurrency", "rate_per_s", "trace_file", "time_scale"];
