@@ -56,6 +56,10 @@ def as_long(request: TuneRequest, trace: Workload) -> TuneRequest:
     longest = trace.summary.get("longest_tokens")
     if longest is None:
         return dataclasses.replace(request, workload=WorkloadSpec())
+    spec = request.workload
+    most_in = min(trace.summary["prompt_tokens"]["max"], spec.clip_prompt_tokens or MAX_TOKENS)
+    most_out = min(trace.summary["output_tokens"]["max"], spec.clip_output_tokens or MAX_TOKENS)
+    longest = max(2, min(longest, most_in + most_out))
     prompt = min(longest - 1, MAX_TOKENS)
     workload = WorkloadSpec(scenario="offline", prompt_tokens=(prompt,) * 2, output_tokens=(longest - prompt,) * 2)
     return dataclasses.replace(request, workload=workload)

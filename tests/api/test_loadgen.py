@@ -123,7 +123,7 @@ class _DyingEngine:
 def test_loadgen_does_not_wait_for_a_dead_engine(opened: EmbeddedEngine, tmp_path: Path) -> None:
     """When the engine dies amid a run its error is raised, and LoadGen's thread has ended."""
     with pytest.raises(EngineDied):
-        drive(_DyingEngine(opened), make_samples(), make_settings("offline"), tmp_path)  # type: ignore[arg-type]
+        drive(_DyingEngine(opened), make_samples(), make_settings("offline"), tmp_path)  # type: ignore[arg-type] # by parts
     assert read_summary(tmp_path).verdict == "INVALID"
 
 
