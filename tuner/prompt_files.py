@@ -27,6 +27,8 @@ OUTPUT_FIELDS = ("output_length", "output_tokens", "output_tokens_count", "compl
 _EXPECTED = f"an object with messages, turns, texts or one of {', '.join(TEXT_FIELDS)}"
 #: An element of an array is looked for again when there is so much more of it.
 _GROWTH = 1.25
+#: Elements of an array that show neither prompt nor talk before it is taken for one of prompts, which refuses them.
+_MAX_UNTOLD = 1_000
 
 Row = Mapping[str, Any]
 
@@ -121,14 +123,21 @@ class PlainReader:
         return self._builder.finish(sha256)
 
 
+class _Unfinished(Exception):
+    """The rest of an element comes with a later line."""
+
+
 class ArrayReader:
     """Reads an array of objects, or an object whose `data` is one, element by element as lines come."""
 
     def __init__(self) -> None:
         self._rows: PromptReader | ShareGptReader | None = None
+        self._untold: list[Row] = []
         self._rest = ""
+        self._place = 0
         self._next_try = 0
         self._num_elements = 0
+        self._is_object = False
         self._is_open = False
         self._is_closed = False
         self._decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
@@ -153,35 +162,49 @@ class ArrayReader:
     def finish(self, sha256: str) -> Trace:
         """See RowReader; a file that was cut in the midst is refused, not taken as a shorter one."""
         self._take_elements(is_last=True)
+        if not self._is_open:
+            words = "it is no array, and no object that begins with `data`; give one of both"
+            raise self._fault("an array, or an object that begins with `data`", words)
         if not self._is_closed:
-            raise self._fault("the array's end", "the file ends before the array does: it was cut")
-        return (self._rows or PromptReader()).finish(sha256)
+            raise self._fault("the array's end", "the file ends before the array does: it was cut; get it anew")
+        if not self._is_object and self._rest.strip():
+            raise self._fault("the file's end", "something stands behind the array's end; give one array a file")
+        return self._decided(PromptReader()).finish(sha256)
 
     def _take_elements(self, *, is_last: bool) -> None:
-        place = self._begin()
-        while self._is_open and not self._is_closed:
-            place = _behind(self._rest, place, " \t\r\n,")
-            if self._rest[place : place + 1] == "]":
-                self._is_closed = True
-                break
-            try:
-                element, place = self._decode(self._rest, place)
-            except ValueError as error:
-                if is_last:
-                    raise self._fault("a JSON object", f"it is no JSON, or the file was cut ({error})") from error
-                break
-            except RecursionError as error:
-                raise self._fault("a JSON object", "it is nested too deeply") from error
-            self._num_elements += 1
-            self._take_element(element)
-        self._rest = self._rest[place:]
-        self._next_try = int(len(self._rest) * _GROWTH)
+        self._place = self._begin()
+        try:
+            while self._is_open and not self._is_closed:
+                self._take_next(is_last=is_last)
+        except _Unfinished:
+            pass
+        finally:  # also behind an element that was refused: whoever reads on meets it once
+            self._rest = self._rest[self._place :]
+            self._next_try = int(len(self._rest) * _GROWTH)
+
+    def _take_next(self, *, is_last: bool) -> None:
+        self._place = _behind(self._rest, self._place, " \t\r\n,")
+        if self._rest[self._place : self._place + 1] == "]":
+            self._is_closed = True
+            self._place += 1
+            return
+        try:
+            element, self._place = self._decode(self._rest, self._place)
+        except ValueError as error:
+            if not is_last:
+                raise _Unfinished from error
+            raise self._fault("a JSON object", f"it is no JSON, or the file was cut ({error}); get it anew") from error
+        except RecursionError as error:
+            raise self._fault("a JSON object", "it is nested too deeply; remove it") from error
+        self._num_elements += 1
+        self._take_element(element if isinstance(element, dict) else {})
 
     def _begin(self) -> int:
         """Go behind the array's opening bracket; of an object, behind that of its `data`, which stands first."""
         if self._is_open:
             return 0
         place = _behind(self._rest, 0, " \t\r\n{")
+        self._is_object = "{" in self._rest[:place]
         if self._rest.startswith('"data"', place):
             place = _behind(self._rest, place + len('"data"'), " \t\r\n:")
         if self._rest[place : place + 1] == "[":
@@ -189,18 +212,30 @@ class ArrayReader:
             return place + 1
         return 0
 
-    def _take_element(self, element: Any) -> None:
-        row = element if isinstance(element, dict) else {}
+    def _take_element(self, row: Row) -> None:
+        if self._rows is None and not has_prompt(row) and len(self._untold) < _MAX_UNTOLD:
+            self._untold.append(row)  # one bad entry at the beginning does not decide what the others are
+            return
+        self._take_row(self._decided(reader_of(row)), row, self._num_elements)
+
+    def _decided(self, rows: PromptReader | ShareGptReader) -> PromptReader | ShareGptReader:
+        """Return what reads the elements, which is `rows` unless that was decided before. Raises RowFault."""
         if self._rows is None:
-            self._rows = reader_of(row)
+            self._rows = rows
+            for number, row in enumerate(self._untold, start=1):
+                self._take_row(rows, row, number)
+            self._untold.clear()
+        return self._rows
+
+    @staticmethod
+    def _take_row(rows: PromptReader | ShareGptReader, row: Row, number: int) -> None:
         try:
-            self._rows.take_row(row)
+            rows.take_row(row)
         except RowFault as fault:
-            words = str(fault)
-            raise RowFault(fault.column, fault.value, fault.expected, words, entry=self._num_elements) from fault
+            raise RowFault(fault.column, fault.value, fault.expected, str(fault), entry=number) from fault
 
     def _fault(self, expected: str, words: str) -> RowFault:
-        return RowFault("", None, expected, f"{words}; get the file anew", entry=self._num_elements + 1)
+        return RowFault("", None, expected, words, entry=self._num_elements + 1)
 
 
 def reader_of(row: Row) -> PromptReader | ShareGptReader:
@@ -210,7 +245,9 @@ def reader_of(row: Row) -> PromptReader | ShareGptReader:
 
 def has_prompt(row: Row) -> bool:
     """Tell whether an object is a row of prompts, and not one of a trace without text."""
-    return any(name in row for name in ("turns", "messages", "texts", "payloads", "conversations", *TEXT_FIELDS))
+    named = [name for name in ("turns", "messages", "texts", "payloads", "conversations", *TEXT_FIELDS) if name in row]
+    # Tools that write every field of a row leave a trace's text null.
+    return any(row[name] is not None for name in named) or (bool(named) and "input_length" not in row)
 
 
 def _behind(text: str, place: int, skipped: str) -> int:
@@ -233,8 +270,9 @@ def _turns(row: Row, *, nameless: str) -> Iterator[Row]:
         words = f"its {name} are no list of objects; correct or remove the row"
         raise RowFault(name, turns, "a list of objects that is not empty", words)
     session = session_of(row) or nameless
-    for turn in turns:
-        yield {**turn, "session_id": session}
+    begun = {"timestamp": row["timestamp"]} if row.get("timestamp") is not None else {}
+    for number, turn in enumerate(turns):
+        yield {**(begun if number == 0 else {}), **turn, "session_id": session}
 
 
 def _prompt(row: Row) -> str:
@@ -248,9 +286,9 @@ def _prompt(row: Row) -> str:
         named = next((name for name in TEXT_FIELDS if name in row), "")
         expected = "a text that is not empty" if named else _EXPECTED
         raise RowFault(named, None, expected, f"it has no prompt; give {expected}")
-    before = next((row[name] for name in PREFIX_FIELDS if row.get(name)), None)
+    before = next((name for name in PREFIX_FIELDS if row.get(name)), None)
     prompt = _text(name, row[name])
-    return prompt if before is None else f"{_text('system', before)}\n{prompt}"
+    return prompt if before is None else f"{_text(before, row[before])}\n{prompt}"
 
 
 def _text(name: str, value: Any) -> str:

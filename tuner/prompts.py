@@ -2,7 +2,8 @@
 
 A salt replaces the first tokens of a prompt by others, drawn by salt, stream and request, so that no cache of prefixes
 that a server kept from an earlier trial holds them: else every trial after the first would look better than it is, each
-by another share. What a trace shares within itself stays shared. Knows nothing of how requests are served.
+by another share. What hash ids share within a trace stays shared; prompts of text are salted each on its own, so that a
+beginning that they have in common is not found. Knows nothing of how requests are served.
 """
 
 from __future__ import annotations

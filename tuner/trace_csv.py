@@ -95,7 +95,8 @@ class CsvReader:
 
     def _date_s(self, text: str) -> float:
         """Return seconds from the file's first row on, to 100 ns."""
-        moment = _read(AZURE_COLUMNS[0], text.strip(), datetime.fromisoformat, "a date and time")
+        text = text.strip()
+        moment = _read(AZURE_COLUMNS[0], text, datetime.fromisoformat, "a date and time")
         first = self._first
         if first is None:
             self._first = first = moment.replace(microsecond=0)

@@ -182,6 +182,7 @@ class TraceBuilder:
 
     def add_text(self, time_s: float | None, text: Text, output: int) -> None:
         """Take in a request by its text; without times, a sample of MAX_TEXTS is kept. Raises FileFault."""
+        text = self._mended(text)
         prompt = estimated_tokens(text.prompt)
         self._num_seen += 1
         if len(self._texts) < MAX_TEXTS:
@@ -222,6 +223,13 @@ class TraceBuilder:
         )
         return _with_longest(trace, None, None)
 
+    def _mended(self, text: Text) -> Text:
+        """Return the text without halves of characters, which JSON can hold and no tokenizer takes."""
+        mended = Text(prompt=_mended(text.prompt), answer=None if text.answer is None else _mended(text.answer))
+        if mended != text:
+            self.note("requests had half a character in their text; a question mark stands in its place")
+        return mended
+
     def _blocks(self, order: Sequence[int] | None) -> Blocks | None:
         if not self._ids:
             return None
@@ -261,7 +269,7 @@ def clipped(trace: Trace, prompt_tokens: int | None, output_tokens: int | None) 
 
 def estimated_tokens(text: str) -> int:
     """Return about how many tokens a text has: one for BYTES_PER_TOKEN bytes, one at least."""
-    return max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
+    return max(1, -(-len(_mended(text).encode()) // BYTES_PER_TOKEN))
 
 
 def require_tokens(column: str, kind: str, count: int) -> None:
@@ -302,6 +310,10 @@ def _with_longest(trace: Trace, prompt_tokens: int | None, output_tokens: int | 
     told = (prompt + output for prompt, output in zip(prompts, outputs, strict=True) if output)
     untold = (prompt for prompt, output in zip(prompts, outputs, strict=True) if not output)
     return replace(trace, longest_tokens=max(told, default=0), longest_untold_tokens=max(untold, default=0))
+
+
+def _mended(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _most_tokens(text: str) -> int:

@@ -170,3 +170,12 @@ def test_a_schedule_notes_the_hash(client: TestClient, stores: Stores) -> None:
     assert answer.status_code == 201, answer.json()
     assert stores.schedules.get("nightly").spec.request.workload.trace_sha256 == sha256
     assert problem(client.delete("/v1/workloads/monday"))[:2] == (409, "workload in use")
+
+
+def test_a_clipped_trace_is_as_long_as_it_is_clipped_to(client: TestClient) -> None:
+    """Requests beyond the model's context are taken where the workload cuts them to fit it."""
+    uploaded(client, "long", TRACE.replace(",40,16", ",600000,100000"))
+    workload = {"scenario": "trace", "trace_file": "uploaded:long", "time_scale": 0.2}
+    clips = {"clip_prompt_tokens": 4096, "clip_output_tokens": 64}
+    assert problem(client.post("/v1/jobs", json=replaying(workload=workload)))[0] == 422
+    assert client.post("/v1/jobs", json=replaying(workload=workload | clips)).status_code == 201

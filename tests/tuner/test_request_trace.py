@@ -124,3 +124,10 @@ def test_a_file_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
     os.truncate(path, 2**30 + 1)
     with pytest.raises(InvalidRequest, match="larger than 1024 MiB"):
         load_trace(path)
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
+    """A file that is no text of lines is refused after its first megabyte, in a message of one short line."""
+    with pytest.raises(InvalidRequest, match="a line of more than 1048576 bytes; is it a file of requests") as refused:
+        load_trace(written(tmp_path, b"\0" * (2 * 2**20)))
+    assert len(str(refused.value)) < 500

@@ -19,7 +19,11 @@ from tuner.request import WorkloadSpec
 from tuner.workload import (
     OFFLINE_FACTOR,
     corpus_text,
+    encoded_texts,
+    load_for,
     max_context,
+    mean_lengths,
+    mean_rate_per_s,
     num_offered,
     requests,
     simulated_load,
@@ -121,6 +125,8 @@ def test_prompts_are_prose() -> None:
         {"scenario": "server", "rate_per_s": 2.0},
         {"scenario": "server", "rate_per_s": 3.0},
         {"seed": 8},
+        {"scenario": "server", "rate_per_s": 2.0, "burstiness": 0.5},
+        {"scenario": "server", "rate_per_s": 2.0, "ramp_to_per_s": 3.0, "ramp_s": 5.0},
     ],
     ids=str,
 )
@@ -291,3 +297,142 @@ def test_a_trace_that_was_read_no_longer_hangs_on_its_file(tmp_path: Path) -> No
 def test_a_noted_hash_changes_no_fingerprint(tmp_path: Path) -> None:
     """It says what the content says: jobs of before it was noted are compared with those of after it."""
     assert workload_hash(make_trace(tmp_path)) == workload_hash(submitted(tmp_path))
+
+
+@pytest.mark.parametrize("changes", [{"clip_prompt_tokens": 99}, {"clip_output_tokens": 9}, {"repeat": False}], ids=str)
+def test_the_fingerprint_knows_what_is_made_of_a_trace(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The same file clipped otherwise, or replayed once, is another workload."""
+    assert workload_hash(make_trace(tmp_path)) != workload_hash(make_trace(tmp_path, **changes))
+
+
+def test_a_trace_is_clipped_as_asked(tmp_path: Path) -> None:
+    """Prompts and outputs are cut before they are served, the context is no longer than that, and it is told."""
+    spec = make_trace(tmp_path, clip_prompt_tokens=150, clip_output_tokens=6)
+    drawn = [timed.request for timed in islice(arrivals(spec), 3)]
+    lengths = [(len(request.prompt_token_ids), request.max_tokens) for request in drawn]
+    assert lengths == [(100, 5), (150, 6), (150, 6)]
+    assert max_context(spec) == 150 + 6
+    cut = trace_of(spec).clipping
+    assert (cut.num_prompts, cut.prompt_tokens, cut.num_outputs, cut.output_tokens) == (2, 200, 2, 495)
+
+
+def test_outputs_that_a_file_does_not_tell_are_drawn_and_clipped(tmp_path: Path) -> None:
+    """Such outputs lie in the workload's range, cut as those that a file tells, and the context holds them."""
+    spec = make_prompts(tmp_path, output_tokens=(2, 90), clip_output_tokens=8)
+    load = simulated_load(spec, capacity=1)
+    assert isinstance(load, ClosedLoad)
+    outputs = [request.max_tokens for request in islice(load.requests, 300)]
+    assert set(outputs[1::2]) == {7}
+    assert set(outputs[::2]) == set(range(2, 9))
+    assert mean_lengths(spec)[1] == (5 + 7) / 2
+    assert max_context(spec) >= len(PROMPTS[0]) + 8
+
+
+def test_the_mean_rate_is_that_of_the_arrivals(tmp_path: Path) -> None:
+    """Of a trace it follows the time scale, of a ramp it is the last one, and a closed load has none."""
+    assert mean_rate_per_s(make_spec()) is None
+    assert mean_rate_per_s(replace(SERVER, ramp_to_per_s=5.0, ramp_s=9.0)) == 5.0
+    assert mean_rate_per_s(make_trace(tmp_path, time_scale=0.5)) == pytest.approx(3 / (6.0 * 0.5))
+
+
+def test_a_file_without_times_is_not_replayed(tmp_path: Path) -> None:
+    """Prompts without times name the scenarios that take them."""
+    spec = make_trace(tmp_path, '{"prompt": "Why?"}\n')
+    with pytest.raises(InvalidRequest, match="its form is prompts, without times; choose the scenario closed"):
+        trace_of(spec)
+
+
+# Loads of an engine that computes
+
+PROMPTS = ("Name three rivers.", "Why is copper used for pans?")
+
+
+def make_prompts(folder: Path, **changes: Any) -> WorkloadSpec:
+    path = folder / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "{PROMPTS[0]}"}}\n{{"prompt": "{PROMPTS[1]}", "output_tokens": 7}}\n')
+    return WorkloadSpec(trace_file=str(path), **changes)
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def served(spec: WorkloadSpec, number: int = 6, **options: Any) -> list[Request]:
+    load = load_for(spec, TEXT, capacity=4, prompts=encoded_texts(spec, encode), **options)
+    if isinstance(load, ClosedLoad):
+        return list(islice(load.requests, number))
+    assert isinstance(load, OpenLoad)
+    return [timed.request for timed in islice(load.requests, number)]
+
+
+@pytest.fixture(params=["closed", "server", "trace", "closed with a trace", "text"])
+def computed(request: pytest.FixtureRequest, tmp_path: Path) -> WorkloadSpec:
+    """A workload of each way in which prompts are made."""
+    made: dict[str, Callable[[], WorkloadSpec]] = {
+        "closed": make_spec,
+        "server": lambda: SERVER,
+        "trace": lambda: make_trace(tmp_path),
+        "closed with a trace": lambda: replace(make_trace(tmp_path), scenario="closed"),
+        "text": lambda: make_prompts(tmp_path),
+    }
+    return made[request.param]()
+
+
+def test_a_salt_changes_no_length_and_every_beginning(computed: WorkloadSpec) -> None:
+    """BUG-11: however prompts are made, two salts give equal lengths, and no prompt that begins as its other one."""
+    plain, one, other = (served(computed, stream="p", salt=salt) for salt in ("", "launch 1", "launch 2"))
+    for requested, mine, theirs in zip(plain, one, other, strict=True):
+        assert len(requested.prompt_token_ids) == len(mine.prompt_token_ids) == len(theirs.prompt_token_ids)
+        assert requested.max_tokens == mine.max_tokens == theirs.max_tokens
+        begun = {request.prompt_token_ids[:8] for request in (requested, mine, theirs)}
+        assert len(begun) == 3
+
+
+def test_the_same_stream_and_salt_give_the_same_requests(computed: WorkloadSpec) -> None:
+    """A point that is measured again under the same salt meets the same requests, to the token and the name."""
+    options: dict[str, Any] = {"stream": "p", "salt": "launch"}
+    assert served(computed, **options) == served(computed, **options)
+    assert served(computed, **options) != served(computed, **options | {"stream": "q"})
+
+
+@pytest.mark.parametrize("salt", ["", "launch"])
+def test_points_of_an_open_load_meet_the_same_lengths_and_arrivals(salt: str) -> None:
+    """Other streams have other prompts of the same lengths at the same times, as a counting engine has them."""
+    one, other = (load_for(SERVER, TEXT, capacity=4, stream=stream, salt=salt) for stream in ("p", "q"))
+    assert isinstance(one, OpenLoad)
+    assert isinstance(other, OpenLoad)
+    for mine, theirs, counted in islice(zip(one.requests, other.requests, arrivals(SERVER), strict=True), 40):
+        assert mine.offset_s == theirs.offset_s == counted.offset_s
+        lengths = {len(timed.request.prompt_token_ids) for timed in (mine, theirs, counted)}
+        assert len(lengths) == 1
+        assert mine.request.max_tokens == theirs.request.max_tokens == counted.request.max_tokens
+        assert mine.request.prompt_token_ids != theirs.request.prompt_token_ids
+
+
+def test_requests_of_one_run_share_no_beginning() -> None:
+    """BUG-11: even prompts cut from one place of a short text begin otherwise when they are salted."""
+    made = served(replace(SERVER, prompt_tokens=(400, 499)), 60, salt="launch")
+    assert len({request.prompt_token_ids[:8] for request in made}) == 60
+
+
+def test_text_must_be_encoded_first(tmp_path: Path) -> None:
+    """A file's text without its tokens is refused before a load runs; a file without text needs none."""
+    with pytest.raises(InvalidRequest, match="its prompts are text, which this engine has not encoded; encode them"):
+        load_for(make_prompts(tmp_path), TEXT, capacity=1)
+    assert encoded_texts(make_trace(tmp_path), encode) is None
+    assert encoded_texts(make_spec(), encode) is None
+
+
+def test_text_is_served_in_the_files_order_as_often_as_asked(tmp_path: Path) -> None:
+    """BUG-53: rows come in order, and more than there are only where the file is repeated."""
+    once = [bytes(request.prompt_token_ids).decode() for request in served(make_prompts(tmp_path, repeat=False))]
+    again = [bytes(request.prompt_token_ids).decode() for request in served(make_prompts(tmp_path), 4)]
+    assert tuple(once) == PROMPTS
+    assert tuple(again) == PROMPTS * 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"scenario": "server", "rate_per_s": 2.0}])
+def test_prompts_longer_than_the_text_are_refused_under_every_load(changes: dict[str, Any]) -> None:
+    """Whatever decides when requests come, a range that the text cannot fill is refused at the call."""
+    with pytest.raises(InvalidRequest, match=r"workload.prompt_tokens is 500: give fewer than 500"):
+        load_for(make_spec(prompt_tokens=(8, 500), **changes), TEXT, capacity=1)
