@@ -173,13 +173,15 @@ def _asked_for(answer: Answer, best: Result) -> RecommendedOut:
 
 
 def run_commands(recipe: Recipe) -> dict[str, str]:
-    """Return commands to copy: by engine, and `nvidia_smi` where the point sets clocks or power."""
+    """Return commands to copy: by engine where one starts it, and `nvidia_smi` where it sets clocks or power."""
+    set_device = {"nvidia_smi": "\n".join(nvidia_smi(recipe)) + "\n"} if nvidia_smi(recipe) else {}
+    if not recipe.is_launchable:
+        return set_device
     serve = command(["vllm", "serve", recipe.model], vllm.flags_of(recipe.settings))
     launch = command(
         ["python3", "-m", "sglang.launch_server"],
         [("--model-path", recipe.model), *sglang.flags_of(recipe.settings)],
     )
-    set_device = {"nvidia_smi": "\n".join(nvidia_smi(recipe)) + "\n"} if nvidia_smi(recipe) else {}
     return {vllm.Vllm.kind: serve, sglang.Sglang.kind: launch, **set_device}
 
 

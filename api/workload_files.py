@@ -84,7 +84,7 @@ class Uploads:
 class RowErrorOut(BaseModel):
     """One row that cannot be read."""
 
-    #: Of the file, from 1 on, header and empty lines included.
+    #: Of the file, from 1 on, header and empty lines included; of an array, the entry.
     row: int
     #: Null where the row as a whole is wrong.
     column: str | None
@@ -217,12 +217,15 @@ class WorkloadFile:
 
     def _note_fault(self, fault: RowFault) -> None:
         value = None if fault.value is None else shown(fault.value)
-        self._note(fault.column or None, value, fault.expected)
+        self._note(fault.column or None, value, fault.expected, row=fault.entry)
 
-    def _note(self, column: str | None, value: str | None, expected: str) -> None:
+    def _note(self, column: str | None, value: str | None, expected: str, *, row: int | None = None) -> None:
+        """Count a fault, and keep the first ones; in an array the row is the entry, since lines say nothing there."""
         self._num_errors += 1
         if len(self._errors) < MAX_ERRORS:
-            self._errors.append(RowErrorOut(row=self._line_number, column=column, value=value, expected=expected))
+            self._errors.append(
+                RowErrorOut(row=row or self._line_number, column=column, value=value, expected=expected)
+            )
 
     def _refuse_long(self, number: int) -> None:
         raise Refusal(f"row {number} is longer than {MAX_LINE_BYTES} bytes; is it a trace or a prompt file?")

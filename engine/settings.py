@@ -10,6 +10,8 @@ from engine.errors import InvalidSettings
 #: What weights are stored in and products are computed in. `int4` and `mxfp4` keep activations in 16 bit, the others
 #: have weights and activations alike. Which of them an engine and its device have is theirs to say.
 PRECISIONS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
+#: What the model's own file is stored in: of servers that no flag tells, and that no job sets.
+AS_STORED = "as_stored"
 #: Those of the embedded engine.
 EMBEDDED_PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 #: What keys and values are stored in; `auto` is what the model computes in.
@@ -54,7 +56,7 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         """Refuse values no engine can take, naming field, value and remedy."""
-        if self.precision not in PRECISIONS:
+        if self.precision not in (*PRECISIONS, AS_STORED):
             raise InvalidSettings(f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}")
         if self.kv_precision not in KV_PRECISIONS:
             raise InvalidSettings(f"kv_precision is {self.kv_precision!r}; choose one of {', '.join(KV_PRECISIONS)}")

@@ -33,7 +33,7 @@ from probes.errors import DeviceLost, InvalidSetting, Uncontrolled
 from probes.settings import DeviceSettings
 from tuner.errors import InvalidRequest
 from tuner.gauge import QualityGauge, QualityStore
-from tuner.knobs import EMBEDDED, SERVERS, SIMULATED, live_knobs
+from tuner.knobs import EMBEDDED, SERVERS, SIMULATED, live_knobs, rules_of
 from tuner.layout import limits_of
 from tuner.measurement import Measurement, Quality, summarise
 from tuner.mlperf import TailState, worst_tail
@@ -95,6 +95,13 @@ class _Window:
 def engine_device(device: Device) -> str:
     """Return what an engine must run on for this device's joules to be its own: `cpu`, or the UUID of anything else."""
     return "cpu" if device.info.kind is DeviceKind.CPU else device.info.uuid
+
+
+def _is_gauged(request: TuneRequest) -> bool:
+    """Tell whether precisions are compared: not where nothing is computed, nor where no job sets one and none asks."""
+    if request.engine == SIMULATED:
+        return False
+    return "precision" in rules_of(request.engine) or request.quality != QualityGate()
 
 
 def _with_report(measurement: Measurement, report: LoadReport | None, *, shares_prefixes: bool) -> Measurement:
@@ -161,7 +168,7 @@ class Bench:
         self._live = live_knobs(request.engine)
         self._corpus_ids: tuple[int, ...] = ()
         self._texts: EncodedPrompts | None = None
-        self._gauge = None if self._is_simulated else QualityGauge(request, store=qualities)
+        self._gauge = QualityGauge(request, store=qualities) if _is_gauged(request) else None
         self._has_idled = False
         self._idle_power_w: float | None = None
         #: Launches are told apart by number, those of different benches by the token.

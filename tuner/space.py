@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import InvalidSettings
-from engine.settings import EngineSettings
+from engine.settings import AS_STORED, EngineSettings
 from engine.simulated.machine import Limits
 from engine.simulated.shapes import load_shape
 from probes.device import Device, DeviceKind, Method
@@ -148,6 +148,8 @@ def _settings_of(request: TuneRequest, point: OperatingPoint, num_gpus: int) -> 
     chosen = {name: rule.default for name, rule in rules.items()}
     chosen |= {name: value for name, value in point.as_dict().items() if name in rules}
     words: dict[str, Any] = {name: str(chosen.pop(name)) for name, rule in rules.items() if rule.words}
+    if "precision" not in rules:
+        words["precision"] = AS_STORED
     counts: dict[str, Any] = {name: _whole(name, value) for name, value in chosen.items()}
     if request.engine == SIMULATED and "data_parallel" not in point.as_dict():
         sizes = {name: counts[name] for name in ("tensor_parallel", "pipeline_parallel", "prefill_gpus")}

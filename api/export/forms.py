@@ -82,11 +82,20 @@ FORMS = {
 }
 
 
+#: Forms that start a server.
+LAUNCHING = (vllm.NAME, sglang.NAME, trtllm.NAME, dynamo.NAME)
+
+
 def export(recipe: Recipe, name: str) -> Exported:
     """Return a recipe in a form. Raises NotExportable for a form that there is not, or that cannot say the point."""
     form = FORMS.get(name)
     if form is None:
         raise NotExportable(f"form is {name[:40]!r}; choose {', '.join(FORMS)}")
+    if name in LAUNCHING and not recipe.is_launchable:
+        raise NotExportable(
+            f"form is {name!r}: job {recipe.result.job_id[:8]} was measured on a server that ran already: its flags "
+            f"are its operator's; choose {json_form.NAME} or {csv_form.NAME}"
+        )
     return Exported(
         content=form.render(recipe),
         media_type=form.media_type,

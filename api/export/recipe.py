@@ -17,7 +17,7 @@ from engine.servers.flags import Gap
 from engine.settings import EngineSettings
 from engine.simulated import catalogue
 from probes.settings import DeviceSettings
-from tuner.knobs import rules_of
+from tuner.knobs import OPENAI, rules_of
 from tuner.measurement import Estimate
 from tuner.request import KnobValue, TuneRequest, WorkloadSpec
 
@@ -65,6 +65,11 @@ class Recipe:
             value = getattr(self.settings, name)
             values[name] = ("on" if value else "off") if isinstance(value, bool) else value
         return values | self.device.as_dict()
+
+    @property
+    def is_launchable(self) -> bool:
+        """Whether a command can start a server as it was measured; of one that ran already only the load is known."""
+        return self.request.engine != OPENAI
 
     @property
     def label(self) -> str | None:

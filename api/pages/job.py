@@ -14,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
 from api import schemas
+from api.export.forms import LAUNCHING
 from api.front_answers import FrontAnswers
 from api.front_words import interval_notes
 from api.pages.rendering import page
@@ -22,7 +23,7 @@ from api.records import job_out, trial_out
 from api.routes.stores_of import StoresDep
 from api.stores import Stores, utc_now
 from db.job import Job, JobState
-from tuner.knobs import SIMULATED
+from tuner.knobs import OPENAI, SIMULATED
 from tuner.trial import OUTCOMES, TrialState
 
 router = APIRouter(include_in_schema=False)
@@ -71,7 +72,7 @@ def _context(stores: Stores, job: Job, front: schemas.FrontOut) -> dict[str, Any
         "host": next((one.host_energy for one in measured if one.host_energy is not None), None),
         "has_clocks": any(one.mean_clock_mhz is not None for found in measured for one in found.energy.conditions),
         "idle_power_w": next((one.idle_power_w for one in measured if one.idle_power_w is not None), None),
-        "commands": COMMANDS,
+        "commands": _commands_of(shown.engine),
         "files": FILES,
         "form": _form_of(shown.engine),
     }
@@ -91,9 +92,15 @@ def axis_words(metric: str) -> str:
     return f"{latency.upper() if latency != 'e2e' else 'end to end'} {statistic}"
 
 
+def _commands_of(engine: str) -> dict[str, str]:
+    """Return the forms that are commands; no command starts a server that ran already."""
+    return {name: words for name, words in COMMANDS.items() if engine != OPENAI or name not in LAUNCHING}
+
+
 def _form_of(engine: str) -> str:
     """Return the form of export that is shown first: that of the job's engine where there is one."""
-    return {"tensorrt-llm": "trtllm"}.get(engine, engine if engine in COMMANDS else "vllm")
+    commands = _commands_of(engine)
+    return engine if engine in commands else next(iter(commands))
 
 
 def _measured(stores: Stores, job: Job, front: schemas.FrontOut) -> list[schemas.MeasurementOut]:

@@ -133,6 +133,13 @@ def test_the_first_bad_row(content: str | bytes, media: Media, expected: RowErro
     assert expected == errors_of(content, media)[1][0]
 
 
+def test_an_entry_of_an_array_is_named_by_its_number() -> None:
+    """Lines say nothing in an array: the row of the report is the entry, from 1 on."""
+    content = '[\n {"prompt": "Why?"},\n {"prompt": "How?"},\n {"prompt": 7}\n]\n'
+    num_errors, errors = errors_of(content, Media.JSON_LINES)
+    assert (num_errors, [error.row for error in errors], [error.column for error in errors]) == (1, [3], ["prompt"])
+
+
 @pytest.mark.parametrize(
     ("content", "media", "words"),
     [

@@ -11,6 +11,7 @@ from engine.errors import InvalidSettings, NotScored, PackageMissing, WrongFlag
 from engine.load import LoadReport
 from tests.tuner.bench_stand import Rig, with_
 from tuner.errors import InvalidRequest
+from tuner.point import OperatingPoint
 from tuner.request import QualityGate, WorkloadSpec
 from tuner.trial import TrialState
 
@@ -67,6 +68,15 @@ def test_quality_that_a_server_does_not_tell_is_none() -> None:
     outcome = rig.measure()
     assert outcome.measurement is not None
     assert (outcome.state, outcome.measurement.quality) == (TrialState.COMPLETE, None)
+
+
+def test_where_precision_is_the_files_no_quality_is_asked() -> None:
+    """An engine whose jobs set no precision has nothing to be compared: no reference is launched."""
+    rig = Rig(engine="openai")
+    outcome = rig.bench.measure(OperatingPoint.of({"max_batch": 4}))
+    assert outcome.measurement is not None
+    assert (outcome.state, outcome.measurement.quality) == (TrialState.COMPLETE, None)
+    assert not [step for step in rig.journal if step.startswith(("score", "complete"))]
 
 
 def test_limits_on_quality_that_is_not_told_are_refused() -> None:

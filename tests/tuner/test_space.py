@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.settings import EngineSettings
+from engine.settings import AS_STORED, EngineSettings
 from probes.device import DeviceKind, Method, PowerSource, Scope
 from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, SM_CLOCK_CAP, DeviceSettings, Settable
 from probes.simulated.names import open_simulated
@@ -261,6 +261,13 @@ def test_an_engine_that_computes_takes_every_scenario(engine: str, scenario: str
     rate_per_s = 2.0 if scenario == "server" else None
     space = space_of(workload=WorkloadSpec(scenario=scenario, rate_per_s=rate_per_s), engine=engine)
     assert "max_batch" in values_of(space)
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "openai"])
+def test_a_precision_that_no_job_sets_is_the_models_own(engine: str) -> None:
+    """An engine without a knob of precision runs what the model is stored in: no point claims another one."""
+    request = make_request(engine=engine)
+    assert settings_of(request, OperatingPoint.of({"max_batch": 8})).precision == AS_STORED
 
 
 def test_only_a_server_has_a_profile() -> None:
