@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
@@ -18,6 +18,7 @@ from api.event_streams import EventStreams
 from api.explanation import Explanations
 from api.figure_answers import FigureAnswers
 from api.front_answers import FrontAnswers
+from api.garbage import leave_out_loaded
 from api.limits import Bounds, Envelope, RateLimits
 from api.metrics import Metrics, RequestTimes
 from api.night_keeper import NightKeeper
@@ -27,6 +28,7 @@ from api.pages.routers import ROUTERS as PAGES
 from api.plot.bundle import Bundle, warm
 from api.problems import add_problem_handlers
 from api.recommender import Recommender
+from api.repeated import require_once
 from api.routes import (
     audit,
     calendars,
@@ -101,6 +103,7 @@ def create_app(stores: Stores, settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         lifespan=_lifespan,
+        dependencies=[Depends(require_once)],
     )
     app.state.stores = stores
     app.state.settings = settings
@@ -133,7 +136,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Keep the nights of schedules for as long as the service runs, and make ready what the first chart needs."""
     if app.state.nightly is not None:
         app.state.nightly.start()
-    warm(app.state.bundle)
+    warm(app.state.bundle, then=leave_out_loaded)
     try:
         yield
     finally:

@@ -37,6 +37,9 @@ _ONE_DAY = timedelta(days=1)
 _ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
 #: Files beside the zones that stand for whatever a machine was set to, or for nothing.
 _NO_ZONES = ("localtime", "posixrules", "Factory")
+#: Folders of copies that some machines have, and a schedule must mean the same on all: `posix/` of every zone, `right/`
+#: of zones that count leap seconds, 27 s off everybody's clock.
+_NO_FOLDERS = ("posix", "right")
 
 
 class Rule(Protocol):
@@ -151,7 +154,7 @@ def instant_of(local: datetime, zone: tzinfo) -> datetime | None:
 def zone_of(name: str) -> ZoneInfo:
     """Return a zone by its IANA name. Raises InvalidRequest."""
     remedy = "give an IANA name, as Europe/Berlin or UTC"
-    if _ZONE_NAME.fullmatch(name) is None or name in _NO_ZONES:
+    if _ZONE_NAME.fullmatch(name) is None or name in _NO_ZONES or name.partition("/")[0] in _NO_FOLDERS:
         raise InvalidRequest("timezone", name, remedy)
     try:
         return ZoneInfo(name)

@@ -38,6 +38,7 @@ from api.complaints import complaint_of
 from api.errors import UsageError
 from engine.errors import InvalidSettings
 from engine.servers.profile import ServerProfile
+from tuner.errors import InvalidRequest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -133,6 +134,14 @@ class Operator(_In):
     models: dict[Name, StrictStr] = Field(default_factory=dict)
     targets: dict[Name, TargetEntry] = Field(default_factory=dict)
     servers: dict[Name, ServerEntry] = Field(default_factory=dict)
+
+    def server_of(self, name: str, engine: str) -> ServerEntry | None:
+        """Return the profile of a name; None without one. Raises InvalidRequest where it is of another engine."""
+        entry = self.servers.get(name)
+        if entry is not None and entry.kind != engine:
+            remedy = f"it is of kind {entry.kind}; give engine {entry.kind!r}, or another name"
+            raise InvalidRequest("server", name, remedy)
+        return entry
 
 
 def load_operator(path: Path | None) -> Operator:

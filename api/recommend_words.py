@@ -23,6 +23,7 @@ from api.recommend_schemas import (
     RecommendationQuery,
     RecommendedOut,
 )
+from api.result_page import Origin
 from api.schemas import EstimateOut, QualityOut
 from db.result import Result, workload_key
 from engine.servers import sglang, vllm
@@ -46,13 +47,12 @@ class Answer:
     query: RecommendationQuery
     bounds: tuple[Bound, ...]
     choice: Choice
-    #: What stands behind `choice.best`, and its public form without what depends on the question.
-    best: Result | None
-    shown: RecommendedOut | None
+    #: The public form of `choice.best`, without what depends on the question.
+    best: RecommendedOut | None
     now: datetime
     stale_because: tuple[str, ...]
-    #: Results of other loads by their ids; None where one was deleted meanwhile.
-    loads: Mapping[int, Result | None]
+    #: Where results of other loads come from, by their ids; None where one was deleted meanwhile.
+    loads: Mapping[int, Origin | None]
 
 
 def answer_out(answer: Answer) -> RecommendationOut:
@@ -69,13 +69,13 @@ def answer_out(answer: Answer) -> RecommendationOut:
         other_loads=[
             OtherLoadOut(
                 workload=one.workload,
-                load=load_words(result.evidence.workload),
+                load=origin.load,
                 device_uuid=one.device_uuid,
                 num_points=one.num_points,
                 measured_at=one.measured_at,
             )
             for one in choice.others
-            if (result := answer.loads[one.result_id]) is not None
+            if (origin := answer.loads[one.result_id]) is not None
         ],
     )
 
@@ -93,11 +93,11 @@ def why_words(answer: Answer) -> list[str]:
             f"The nearest, trial {miss.found.number} of job {miss.found.job_id[:8]}, {_miss_words(miss)}.",
         ]
     inside = f" inside {limits}" if limits else ""
-    told = [f"Of {points} trial {best.number} has the most tokens per joule{inside}: {best.tok_per_j:.4g}."]
-    if best.is_default:
+    told = [f"Of {points} trial {best.trial} has the most tokens per joule{inside}: {best.tok_per_j.value:.4g}."]
+    gain = best.over_default
+    if gain is not None and gain.trial == best.trial:
         told.append("It is the default configuration itself.")
-    elif best.evidence.gain is not None:
-        gain = best.evidence.gain
+    elif gain is not None:
         doubt = "" if gain.is_told_apart else ", which the intervals do not tell apart"
         told.append(f"That is {gain.ratio:.3g} times the default configuration's{doubt}.")
     unsure = [one.name for one in answer.bounds if one.is_certain(_figure(best, one.name)) is not True]
@@ -158,11 +158,10 @@ def recommended_out(model: str, device: str, engine: str, best: Result) -> Recom
     )
 
 
-def _asked_for(answer: Answer, best: Result) -> RecommendedOut:
+def _asked_for(answer: Answer, best: RecommendedOut) -> RecommendedOut:
     """Return the point's public form with what the question and the time add to it."""
-    assert answer.shown is not None  # both are there, or none is
     age_s = (answer.now - best.measured_at).total_seconds()
-    return answer.shown.model_copy(
+    return best.model_copy(
         update={
             "limits": [_limit(bound, _figure(best, bound.name)) for bound in answer.bounds],
             "age_hours": max(0.0, age_s / 3600),
@@ -250,14 +249,13 @@ def _missed(miss: Miss) -> MissedOut:
     )
 
 
-def _figure(best: Result, name: str) -> Estimate:
+def _figure(best: RecommendedOut, name: str) -> Estimate:
     """Return a figure of a point that has it, with its interval as far as that is known."""
-    plain = {"power_w": best.mean_power_w, "quality": best.quality}
-    if name == "output_tok_s":
-        return best.evidence.output_tok_s
+    plain = {"power_w": best.mean_power_w, "quality": best.quality_share}
     if (value := plain.get(name)) is not None:
         return Estimate(value)
-    return next(one.estimate for one in best.evidence.latencies if one.name == name)
+    shown = best.output_tok_s if name == "output_tok_s" else best.latencies[name]
+    return Estimate(shown.value, shown.low, shown.high)
 
 
 def _estimate(estimate: Estimate) -> EstimateOut:

@@ -11,20 +11,19 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
 
 from api.errors import Refusal
-from api.recommend import OUTPUT_TOK_S, POWER_W, QUALITY, Bound, Choice, Field, choose_in, field_of
+from api.recommend import OUTPUT_TOK_S, POWER_W, QUALITY, Bound, Choice, choose_in, field_of
 from api.recommend_schemas import RecommendationOut, RecommendationQuery, RecommendedOut
 from api.recommend_words import Answer, answer_out, recommended_out
+from api.result_page import Origin, Page, origin_of
 from api.stores import Stores
 from db.errors import DeviceNotStored, StoreError
-from db.result import Result
 from db.results import Found
 
 log = structlog.get_logger(__name__)
@@ -51,25 +50,6 @@ class NoResults(Refusal):
     title = "no results"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Page:
-    """What the store said of a model on a device."""
-
-    newest_id: int | None
-    read_s: float
-    points: Field
-    #: By engine.
-    newest: dict[str, Found]
-    results: dict[int, Result] = field(default_factory=dict)
-    shown: dict[int, RecommendedOut] = field(default_factory=dict)
-    drivers: dict[str, str | None] = field(default_factory=dict)
-
-    def take_over(self, before: _Page, still_there: Collection[int]) -> None:
-        """Keep what was read of results that are still there: a result never changes."""
-        self.results |= {number: one for number, one in before.results.items() if number in still_there}
-        self.shown |= {number: one for number, one in before.shown.items() if number in still_there}
-
-
 class _NotRemembered(Exception):
     """An answer needs the store."""
 
@@ -85,7 +65,7 @@ class Recommender:
         self._clock = clock
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="recommender")
-        self._pages: OrderedDict[_Key, _Page] = OrderedDict()
+        self._pages: OrderedDict[_Key, Page] = OrderedDict()
         self._renewed: set[_Key] = set()
         #: When it was looked, and the number of the newest result.
         self._newest: tuple[float, int | None] = (-LOOK_S, None)
@@ -116,7 +96,7 @@ class Recommender:
         choice = choose_in(page.points, bounds)
         if not may_read:
             _require_remembered(page, choice)
-        best = None if choice.best is None else self._result(page, choice.best.id)
+        best = None if choice.best is None else self._shown(page, query, choice.best)
         if choice.best is not None and best is None:  # deleted since the page was read
             self._forget()
             return self.answer(query)
@@ -126,14 +106,13 @@ class Recommender:
                 bounds=bounds,
                 choice=choice,
                 best=best,
-                shown=None if best is None else self._shown(page, query, choice, best),
                 now=self._now(),
-                stale_because=() if best is None else self._stale_because(page, query, best),
-                loads={one.result_id: self._result(page, one.result_id) for one in choice.others},
+                stale_because=() if choice.best is None else self._stale_because(page, query, choice.best),
+                loads={one.result_id: self._origin(page, one.result_id) for one in choice.others},
             )
         )
 
-    def _page(self, key: _Key) -> _Page:
+    def _page(self, key: _Key) -> Page:
         newest_id, now_s = self._newest_id(), self._clock()
         page = self._fresh_page(key, newest_id, now_s)
         return page or self._read_page(key, newest_id, now_s)
@@ -156,16 +135,24 @@ class Recommender:
             with self._lock:
                 self._renewed.discard(key)
 
-    def _read_page(self, key: _Key, newest_id: int | None, now_s: float) -> _Page:
+    def _read_page(self, key: _Key, newest_id: int | None, now_s: float) -> Page:
+        """Read a page, or only whether it has changed: most jobs that end change nothing for most questions."""
         model, device, engine, workload = key
-        found = self._stores.results.find(model, device, engine=engine, workload=workload)
-        if not found:
-            raise NoResults(_nothing_words(key))
-        points = field_of(found)
-        page = _Page(newest_id=newest_id, read_s=now_s, points=points, newest=_newest_by_engine(points.compared))
-        with self._lock:
-            if (before := self._pages.get(key)) is not None:
+        # Before what it marks: of a change between the two the next look learns.
+        mark = self._stores.results.mark(model, device, engine=engine, workload=workload)
+        before = self._pages.get(key)
+        if before is not None and before.mark == mark:
+            page = before.still(newest_id, now_s)
+        else:
+            found = self._stores.results.find(model, device, engine=engine, workload=workload)
+            if not found:
+                raise NoResults(_nothing_words(key))
+            points = field_of(found)
+            newest = _newest_by_engine(points.compared)
+            page = Page(newest_id=newest_id, read_s=now_s, mark=mark, points=points, newest=newest)
+            if before is not None:
                 page.take_over(before, {one.id for one in found})
+        with self._lock:
             self._pages[key] = page
             self._pages.move_to_end(key)
             num_points = sum(len(one.points.compared) for one in self._pages.values())
@@ -173,7 +160,7 @@ class Recommender:
                 num_points -= len(self._pages.popitem(last=False)[1].points.compared)
         return page
 
-    def _remembered_page(self, key: _Key) -> _Page:
+    def _remembered_page(self, key: _Key) -> Page:
         looked_s, newest_id = self._newest
         now_s = self._clock()
         page = None if now_s - looked_s >= LOOK_S else self._fresh_page(key, newest_id, now_s)
@@ -181,7 +168,7 @@ class Recommender:
             raise _NotRemembered
         return page
 
-    def _fresh_page(self, key: _Key, newest_id: int | None, now_s: float) -> _Page | None:
+    def _fresh_page(self, key: _Key, newest_id: int | None, now_s: float) -> Page | None:
         with self._lock:
             page = self._pages.get(key)
             if page is None or page.newest_id != newest_id or now_s - page.read_s >= BELIEVED_S:
@@ -200,29 +187,32 @@ class Recommender:
         with self._lock:
             self._pages.clear()
 
-    def _shown(self, page: _Page, query: RecommendationQuery, choice: Choice, best: Result) -> RecommendedOut:
-        assert choice.best is not None  # it is what `best` stands behind
-        if choice.best.id not in page.shown:
-            engine = choice.best.engine
-            page.shown[choice.best.id] = recommended_out(query.model, query.device, engine, best)
-        return page.shown[choice.best.id]
+    def _shown(self, page: Page, query: RecommendationQuery, best: Found) -> RecommendedOut | None:
+        """Return a point's public form; None when it is no longer stored."""
+        known = page.shown(best.id)
+        if known is None and (result := self._stores.results.get(best.id)) is not None:
+            page.origins[best.id] = origin_of(result)
+            known = recommended_out(query.model, query.device, best.engine, result)
+            page.keep_shown(best.id, known)
+        return known
 
-    def _result(self, page: _Page, result_id: int) -> Result | None:
-        if result_id not in page.results:
+    def _origin(self, page: Page, result_id: int) -> Origin | None:
+        """Return where a point's figures come from; None when it is no longer stored."""
+        if result_id not in page.origins:
             result = self._stores.results.get(result_id)
             if result is None:
                 return None
-            page.results[result_id] = result
-        return page.results[result_id]
+            page.origins[result_id] = origin_of(result)
+        return page.origins[result_id]
 
-    def _stale_because(self, page: _Page, query: RecommendationQuery, best: Result) -> tuple[str, ...]:
+    def _stale_because(self, page: Page, query: RecommendationQuery, best: Found) -> tuple[str, ...]:
         """Return why a point may no longer be true: its age, or what has changed since under newer ones."""
         reasons = []
         age_hours = (self._now() - best.measured_at).total_seconds() / 3600
         if query.max_age_hours is not None and age_hours > query.max_age_hours:
             reasons.append("too_old")
-        newest = self._newest_alike(page, best)
-        then, now = best.evidence, best.evidence if newest is None else newest.evidence
+        then = page.origins[best.id]
+        now = self._newest_alike(page, best) or then
         drivers = {self._driver_now(page, uuid) for uuid in then.device_uuids} | {now.driver}
         if then.driver is not None and drivers - {None, then.driver}:
             reasons.append("driver_changed")
@@ -232,12 +222,12 @@ class Recommender:
             reasons.append("model_changed")
         return tuple(reasons)
 
-    def _newest_alike(self, page: _Page, best: Result) -> Result | None:
-        """Return the newest result of the same engine, where it is of another job."""
-        newest = page.newest.get(best.evidence.engine)
-        return None if newest is None or newest.job_id == best.job_id else self._result(page, newest.id)
+    def _newest_alike(self, page: Page, best: Found) -> Origin | None:
+        """Return where the newest result of the same engine comes from, where it is of another job."""
+        newest = page.newest.get(best.engine)
+        return None if newest is None or newest.job_id == best.job_id else self._origin(page, newest.id)
 
-    def _driver_now(self, page: _Page, uuid: str) -> str | None:
+    def _driver_now(self, page: Page, uuid: str) -> str | None:
         """Return the driver that the device had when a job last opened it; None where nobody knows."""
         if uuid not in page.drivers:
             try:
@@ -264,14 +254,11 @@ def _newest_by_engine(compared: Sequence[Found]) -> dict[str, Found]:
     return newest
 
 
-def _require_remembered(page: _Page, choice: Choice) -> None:
+def _require_remembered(page: Page, choice: Choice) -> None:
     """Raise _NotRemembered unless everything that an answer shows was read before."""
-    needed = [one.result_id for one in choice.others]
-    if choice.best is not None:
-        needed.append(choice.best.id)
-        if choice.best.id not in page.shown:  # with it, what it is compared with was read
-            raise _NotRemembered
-    if any(result_id not in page.results for result_id in needed):
+    # With the best point, what it is compared with was read.
+    is_read = choice.best is None or page.has_shown(choice.best.id)
+    if not is_read or any(one.result_id not in page.origins for one in choice.others):
         raise _NotRemembered
 
 

@@ -52,15 +52,12 @@ def server_launch(request: TuneRequest, settings: Settings, model_files: Callabl
 
 
 def _profile(request: TuneRequest, settings: Settings) -> ServerProfile:
-    servers = load_operator(settings.operator_file).servers
-    name = request.server or request.engine
-    entry = servers.get(name)
-    if entry is not None and entry.kind != request.engine:
-        raise InvalidRequest("server", name, f"it is of kind {entry.kind}; give engine {entry.kind!r}, or another name")
+    operator = load_operator(settings.operator_file)
+    entry = operator.server_of(request.server or request.engine, request.engine)
     if entry is not None:
         return entry.profile()
     if request.server or request.engine == OPENAI:
-        known = ", ".join(sorted(servers)) or "none"
+        known = ", ".join(sorted(operator.servers)) or "none"
         where = settings.operator_file or "the file of WATTFRONT_OPERATOR_FILE, which is not set,"
         raise InvalidRequest("server", request.server, f"{where} names {known}; add it there under `servers`")
     return ServerProfile(kind=request.engine)

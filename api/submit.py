@@ -183,7 +183,7 @@ def _refuse_files(request: TuneRequest) -> None:
 
 
 def require_names(request: TuneRequest, operator: Operator) -> None:
-    """Require a device that is simulated or the operator's, and a model that is the operator's or can be simulated."""
+    """Require device, model and server to be the operator's; the first two may be simulated instead."""
     is_simulated = is_simulated_name(request.device)
     if is_simulated and SUFFIX in request.device.lower():
         remedy = "no file is read for a job over HTTP; use `wattfront tune` for a twin, or choose simulated:h100-sxm"
@@ -200,6 +200,10 @@ def require_names(request: TuneRequest, operator: Operator) -> None:
         raise InvalidRequest("allow_device_control", True, remedy)
     if request.model not in operator.models:
         _require_model(request.model, operator, is_simulated=is_simulated)
+    # Workers read the file of their own machine: where this one names no servers, theirs may.
+    if request.server and operator.servers and operator.server_of(request.server, request.engine) is None:
+        remedy = f"over HTTP name one of the operator's: {_names(operator.servers)}"
+        raise InvalidRequest("server", request.server, remedy)
 
 
 def _require_model(model: str, operator: Operator, *, is_simulated: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, exists, select, update
+from sqlalchemy import ColumnElement, Select, String, cast, delete, exists, select, update
 from sqlalchemy.orm import Session, aliased
 
 from db.database import Database
@@ -121,8 +121,9 @@ class NightStore:
     def prune(self, schedule_id: str, keep_nights: int) -> int:
         """Delete measurements of nights older than the `keep_nights` last that ran; return how many went.
 
-        See `unneeded_measurements` for what stays. Nights are looked at without a lock and deleted from one by one:
-        after a year of hours all of them together take longer than other writers wait.
+        See `unneeded_measurements` for what stays. Nights without any more to delete are left out by the database: all
+        but a few, as this is done after every night. The others are looked at without a lock and deleted from one by
+        one: after a year of hours all of them together take longer than other writers wait.
         """
         ran = (
             select(NightRow.job_id)
@@ -134,9 +135,11 @@ class NightStore:
             )
             .order_by(NightRow.id.desc())
             .offset(keep_nights)
+            .subquery()
         )
+        measured = exists().where(TrialRow.job_id == ran.c.job_id, MeasurementRow.trial_id == TrialRow.id, _may_go())
         with self._database.read() as session:
-            job_ids = [job_id for job_id in session.scalars(ran) if job_id is not None]
+            job_ids = session.scalars(select(ran.c.job_id).where(measured)).all()
         return sum(self._prune_night(job_id) for job_id in job_ids)
 
     def _prune_night(self, job_id: str) -> int:
@@ -165,15 +168,29 @@ def unneeded_measurements(session: Session, job_id: str) -> list[int]:
     their own rows.
     """
     kept = aliased(TrialRow)
-    on_a_front = exists().where(FrontPointRow.trial_id == kept.id)
-    in_results = exists().where(
-        ResultRow.job_id == kept.job_id, ResultRow.number == kept.number, ResultRow.is_current.is_(True)
-    )
-    is_shown = (kept.number == 0) | on_a_front | in_results
-    points = list(session.scalars(select(kept.point).where(kept.job_id == job_id, is_shown)))
+    points = list(session.scalars(select(kept.point).where(kept.job_id == job_id, _stands_for_a_point(kept))))
     measured = select(TrialRow.id, TrialRow.point).join(MeasurementRow, MeasurementRow.trial_id == TrialRow.id)
     trials = session.execute(measured.where(TrialRow.job_id == job_id).order_by(TrialRow.id))
     return [row.id for row in trials if row.point not in points]
+
+
+def _may_go() -> ColumnElement[bool]:
+    """Return the condition that no trial which stands for a point has a trial's point, as far as its text tells.
+
+    One point can have been written in two ways: whoever deletes compares what the texts say.
+    """
+    kept = aliased(TrialRow)
+    is_same = cast(kept.point, String) == cast(TrialRow.point, String)
+    return ~exists().where(kept.job_id == TrialRow.job_id, _stands_for_a_point(kept), is_same)
+
+
+def _stands_for_a_point(trial: type[TrialRow]) -> ColumnElement[bool]:
+    """Return the condition that a trial is the job's first, on a front, or behind a current result."""
+    on_a_front = exists().where(FrontPointRow.trial_id == trial.id)
+    in_results = exists().where(
+        ResultRow.job_id == trial.job_id, ResultRow.number == trial.number, ResultRow.is_current.is_(True)
+    )
+    return (trial.number == 0) | on_a_front | in_results
 
 
 def _start(session: Session, row: ScheduleRow, due: Due, *, now: datetime, idempotency_key: str | None = None) -> Night:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -103,8 +104,11 @@ class Bundle:
             log.warning("vega_not_kept", path=str(self.path), error=str(error))
 
 
-def warm(bundle: Bundle) -> None:
-    """Make the module and load Altair in the background, so that the first page with a chart waits for neither."""
+def warm(bundle: Bundle, then: Callable[[], object] = lambda: None) -> None:
+    """Make the module and load Altair in the background, so that the first page with a chart waits for neither.
+
+    Calls `then` when both are there.
+    """
 
     def make() -> None:
         if bundle.closed.wait(WARM_AFTER_S):
@@ -117,5 +121,6 @@ def warm(bundle: Bundle) -> None:
 
                 for scheme in SCHEMES:
                     spec_json("front", Asked(scheme=scheme))
+                then()
 
     threading.Thread(target=make, name="warm-charts", daemon=True).start()

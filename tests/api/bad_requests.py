@@ -345,6 +345,20 @@ CASES: tuple[Case, ...] = (
         "query parameter limit is '0': input should be greater than or equal to 1",
     ),
     get(
+        "two page sizes",
+        "/v1/jobs?limit=1&state=queued&limit=2",
+        422,
+        "request refused",
+        "query parameter limit is given 2 times; give it once",
+    ),
+    get(
+        "three limits on one latency",
+        "/v1/recommendations?model=m&device=d&tpot_p99_ms=1&tpot_p99_ms=2&tpot_p99_ms=3",
+        422,
+        "request refused",
+        "query parameter tpot_p99_ms is given 3 times; give it once",
+    ),
+    get(
         "a limit in words",
         "/v1/jobs?limit=many",
         422,
@@ -615,6 +629,22 @@ CASES: tuple[Case, ...] = (
         device="rack3-gpu0",
         model="chat-8b",
         allow_device_control=True,
+    ),
+    job(
+        "a server that the operator does not name",
+        "server is 'staging': over HTTP name one of the operator's: prod",
+        device="rack3-gpu0",
+        model="chat-8b",
+        engine="vllm",
+        server="staging",
+    ),
+    job(
+        "a server of another engine",
+        "server is 'prod': it is of kind vllm; give engine 'vllm', or another name",
+        device="rack3-gpu0",
+        model="chat-8b",
+        engine="sglang",
+        server="prod",
     ),
     job(
         "a file for a trace",

@@ -15,7 +15,7 @@ from api.stores import Stores, open_stores
 from db.service import Scope
 from tests.api.bad_requests import CASES, Case
 
-OPERATOR = "devices: {rack3-gpu0: {device: GPU-1}}\nmodels: {chat-8b: /models/llama}\n"
+OPERATOR = "devices: {rack3-gpu0: {device: GPU-1}}\nmodels: {chat-8b: /models/llama}\nservers: {prod: {kind: vllm}}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,8 @@ def test_a_day_of_month_or_of_week_as_cron_means_it() -> None:
         ({"cron": "0 2 * * *", "timezone": "Berlin"}, "timezone is 'Berlin': give an IANA name"),
         ({"cron": "0 2 * * *", "timezone": "Europe"}, "timezone is 'Europe': give an IANA name"),
         ({"cron": "0 2 * * *", "timezone": "localtime"}, "timezone is 'localtime': give an IANA name"),
+        ({"cron": "0 2 * * *", "timezone": "right/Europe/Berlin"}, "timezone is 'right/Europe/Berlin': give an IANA"),
+        ({"cron": "0 2 * * *", "timezone": "posix/Europe/Berlin"}, "timezone is 'posix/Europe/Berlin': give an IANA"),
         ({"cron": "0 2 * * *", "timezone": "../../etc/passwd"}, "timezone is '../../etc/passwd': give an IANA name"),
     ],
 )

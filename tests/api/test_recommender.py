@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -204,7 +205,7 @@ def test_what_was_read_is_answered_without_the_store(
     """A second question about the same points, under other limits that the same one meets, reads nothing."""
     store(stores, [measured(0, 2.0, 10.0), measured(1, 3.0, 10.0)])
     first = asyncio.run(recommender.answer_in_turn(make_query()))
-    for name in ("find", "get", "newest_id"):
+    for name in ("find", "mark", "get", "newest_id"):
         monkeypatch.setattr(ResultStore, name, _unreachable)
     second = asyncio.run(recommender.answer_in_turn(make_query(tpot_p99_ms=20.0)))
     assert first.recommended is not None
@@ -221,13 +222,13 @@ def test_what_is_asked_for_is_read_anew_before_it_is_too_old(
     """Whoever asks late in a page's minute is answered from it, and those after that minute wait for no read either."""
     store(stores, [measured(0, 2.0, 10.0)])
     asyncio.run(recommender.answer_in_turn(make_query()))
-    find, read_at_s = ResultStore.find, list[float]()
+    mark, read_at_s = ResultStore.mark, list[float]()
 
-    def find_noted(*given: Any, **named: Any) -> Any:
+    def mark_noted(*given: Any, **named: Any) -> Any:
         read_at_s.append(ticks.now_s)
-        return find(*given, **named)
+        return mark(*given, **named)
 
-    monkeypatch.setattr(ResultStore, "find", find_noted)
+    monkeypatch.setattr(ResultStore, "mark", mark_noted)
     ticks.now_s = 110.0
     asyncio.run(recommender.answer_in_turn(make_query()))
     assert read_at_s == []
@@ -237,6 +238,45 @@ def test_what_is_asked_for_is_read_anew_before_it_is_too_old(
     ticks.now_s = 165.0
     asyncio.run(recommender.answer_in_turn(make_query()))
     assert read_at_s == [155.0]
+
+
+def test_other_jobs_results_cost_no_read(
+    stores: Stores, recommender: Recommender, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends has nothing read anew but what it changed: of another model that is nothing."""
+    store(stores, [measured(0, 2.0, 10.0)])
+    before = recommender.answer(make_query())
+    store(stores, [measured(0, 9.0, 10.0)], model="another")
+    ticks.now_s += LOOK_S
+    with monkeypatch.context() as patched:
+        for name in ("find", "get"):
+            patched.setattr(ResultStore, name, _unreachable)
+        assert recommender.answer(make_query()) == before
+    store(stores, [measured(0, 3.0, 10.0)])
+    ticks.now_s += LOOK_S
+    changed = recommender.answer(make_query()).recommended
+    assert changed is not None
+    assert changed.tok_per_j.value == 3.0
+
+
+def test_what_is_remembered_of_a_point_is_few_objects(stores: Stores, recommender: Recommender) -> None:
+    """A point that was shown leaves some five objects behind, and not the hundred that its figures are."""
+    store(stores, [measured(number, 2.0 + number, 10.0 + number) for number in range(11)])
+    recommender.answer(make_query(tpot_p99_ms=10.5))
+    gc.collect()
+    before = len(gc.get_objects())
+    shown = {recommender.answer(make_query(tpot_p99_ms=10.5 + number)).why for number in range(1, 11)}
+    gc.collect()
+    assert len(shown) == 10
+    assert len(gc.get_objects()) - before < 10 * 10
+
+
+def test_the_default_point_says_that_it_is_the_default(stores: Stores, recommender: Recommender) -> None:
+    """Where nothing is better, the default configuration is named as such, without a gain over itself."""
+    store(stores, [measured(0, 3.0, 10.0), measured(1, 2.0, 20.0)])
+    why = recommender.answer(make_query()).why
+    assert "It is the default configuration itself." in why
+    assert "times the default" not in why
 
 
 def _unreachable(*_: object, **__: object) -> None:

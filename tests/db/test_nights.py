@@ -302,6 +302,31 @@ def test_old_nights_are_cleared_one_by_one(
     assert (nights.prune(schedule.id, 1), len(begun)) == (0, 3)
 
 
+def test_nights_that_were_cleared_are_not_read_again(
+    nights: NightStore,
+    schedule: Schedule,
+    jobs: JobStore,
+    trials: TrialStore,
+    fronts: FrontStore,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database names the nights that have something to remove: with none there is one query, however many."""
+    for number in range(4):
+        measured(jobs, trials, fronts, decide(nights, schedule, number).job_id)
+    assert nights.prune(schedule.id, 2) == 2
+    begun: list[int] = []
+    read = Database.read
+
+    def counted(self: Database) -> AbstractContextManager[Session]:
+        begun.append(1)
+        return read(self)
+
+    monkeypatch.setattr(Database, "read", counted)
+    assert (nights.prune(schedule.id, 2), len(begun)) == (0, 1)
+    assert (nights.prune(schedule.id, 1), len(begun)) == (1, 3)
+
+
 def test_nights_go_with_their_schedule_and_jobs_stay(
     nights: NightStore, schedules: ScheduleStore, schedule: Schedule, jobs: JobStore
 ) -> None:

@@ -162,6 +162,20 @@ def test_storing_twice_changes_nothing(results: ResultStore, jobs: JobStore) -> 
     assert len(results.find("smollm2-135m", "auto")) == 2
 
 
+def test_the_mark_changes_with_what_is_found(results: ResultStore, jobs: JobStore) -> None:
+    """Other models' results leave it as it is; new points change it, and other figures under the numbers of before."""
+    job, other = jobs.create(make_request()), jobs.create(make_request(model="another"))
+    key = (job.request.model, job.request.device)
+    marks = [results.mark(*key)]
+    for done in ([measured(0, 2.0)], [measured(0, 3.0)], [measured(0, 3.0), measured(1, 3.0)]):
+        saved(results, job.id, done)
+        marks.append(results.mark(*key))
+    assert len(set(marks)) == len(marks)
+    saved(results, other.id, [measured(0, 9.0)])
+    assert results.mark(*key) == marks[-1]
+    assert results.mark(*key, engine="none") == marks[0]
+
+
 def test_a_device_is_found_by_uuid_too(
     jobs: JobStore, trials: TrialStore, devices: DeviceStore, results: ResultStore
 ) -> None:

@@ -68,3 +68,20 @@ def test_closing_ends_the_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert failed.wait(10)
     warm(one)  # returns at once, and makes nothing
     assert not (tmp_path / "cache").exists()
+
+
+def test_whoever_waits_is_told_that_charts_are_ready(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is to be done once all is loaded is done after the module is made."""
+    monkeypatch.setattr(bundle_module, "WARM_AFTER_S", 0.0)
+    found: list[bool] = []
+    ready = threading.Event()
+
+    def note() -> None:
+        found.append(made.exists())
+        ready.set()
+
+    warm(Bundle(tmp_path / "cache"), then=note)
+    assert ready.wait(60)
+    assert found == [True]
