@@ -63,6 +63,8 @@ def _obey(opened: EmbeddedEngine, message: Message, channel: _Channel) -> None:
         case "set_prefill_chunk":
             opened.set_prefill_chunk(message["prefill_chunk"])
             channel.send({"reply": None})
+        case "report":
+            channel.send({"reply": opened.report()})
         case "run":
             _run(opened, message, channel)
         case "requests" | "cancel" | "end" | "stop":

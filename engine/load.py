@@ -75,7 +75,7 @@ Observer = Callable[[Progress], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What a client and the server it speaks to say of a load beside its requests."""
+    """What a client and the server it speaks to, or an engine of ours, say of a load beside its requests."""
 
     #: Requests a second that were due, and that were sent; None of loads that keep a number in flight.
     due_per_s: float | None = None

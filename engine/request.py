@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from engine.errors import RequestRefused
 
+#: The class that yields to all others; 0 is the first.
+LOWEST_PRIORITY = 9
+
 
 class FinishReason(StrEnum):
     """Why a request ended."""
@@ -37,6 +40,8 @@ class Request:
     stop: tuple[str, ...] = ()
     #: Go on after the end-of-sequence token (fixed output lengths in benchmarks).
     ignore_eos: bool = False
+    #: Its class, 0 to LOWEST_PRIORITY, 0 going first; told apart under the policy `priority` only.
+    priority: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no engine can serve, naming field and value."""
@@ -48,6 +53,10 @@ class Request:
             raise RequestRefused(f"request {self.request_id}: temperature is {self.temperature}; give 0 or more")
         if not 0.0 < self.top_p <= 1.0:
             raise RequestRefused(f"request {self.request_id}: top_p is {self.top_p}; give 0 < top_p <= 1")
+        if self.priority not in range(LOWEST_PRIORITY + 1):
+            raise RequestRefused(
+                f"request {self.request_id}: priority is {self.priority}; give 0 (first) to {LOWEST_PRIORITY}"
+            )
         if "" in self.stop:
             raise RequestRefused(f"request {self.request_id}: stop holds an empty string; remove it")
 

@@ -60,7 +60,7 @@ class ServingEngine(Protocol):
         """
 
     def report(self) -> LoadReport | None:
-        """Return what a client of the engine says of the last load; None where nothing lies between."""
+        """Return what the engine, or a client of it, says of the last load beside its requests; None where nothing."""
 
     def close(self) -> None:
         """End the engine and wait until its memory is free. Idempotent."""

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from typing import IO, Any
 
-from engine.load import Progress
+from engine.load import LoadReport, Progress
 from engine.request import FinishReason, Request, RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
@@ -76,6 +76,11 @@ def scores_from(fields: Message) -> TokenScores:
         logprobs=tuple(fields["logprobs"]),
         divergences=None if divergences is None else tuple(divergences),
     )
+
+
+def report_from(fields: Message) -> LoadReport:
+    """Rebuild a LoadReport."""
+    return LoadReport(**fields | {"client_limits": tuple(fields["client_limits"])})
 
 
 def settings_from(fields: Message) -> EngineSettings:

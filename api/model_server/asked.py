@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from api.complaints import cut, shown
 from api.model_server.api_errors import ApiError
+from engine.request import LOWEST_PRIORITY
 
 #: Values of fields that the engine lacks with which nothing is asked of it.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -28,7 +29,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "top_k": (-1, 0),
     "min_p": (0,),
-    "priority": (0,),
     "use_beam_search": (False,),
     "stop_token_ids": ([],),
     "skip_special_tokens": (True,),
@@ -77,6 +77,7 @@ class Sampling(BaseModel):
     stop: Annotated[tuple[_StopString, ...], Field(max_length=16), BeforeValidator(_as_tuple)] = ()
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0)] = 0
+    priority: Annotated[int, Field(ge=0, le=LOWEST_PRIORITY)] = 0
     stream: bool = False
     stream_options: StreamOptions | None = None
 

@@ -34,7 +34,7 @@ from tuner.request import TuneRequest
 from tuner.space import device_settings_of, settings_of
 
 #: Settings that a point says nothing of, so that they may be given beside one.
-_BESIDE_A_POINT = ("max_context", "block_size", "num_kv_blocks", "num_threads")
+_BESIDE_A_POINT = ("max_context", "block_size", "num_kv_blocks", "num_threads", "gpu_memory_fraction")
 #: Fields of a recommendation's query that `--sla` may name.
 _LIMITS = tuple(name for name in RecommendationQuery.model_fields if name.endswith(("_ms", "_w", "_tok_s", "_quality")))
 

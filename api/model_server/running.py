@@ -22,7 +22,7 @@ from api.model_server.served_model import ServedModel
 from api.model_server.vocabulary import Vocabulary
 from engine.embedded.config import load_config
 from engine.errors import EngineDied
-from engine.settings import EngineSettings
+from engine.settings import PRIORITY, EngineSettings
 
 #: An idle connection is kept for so long: clients keep theirs for a minute, and one that ends first loses a request.
 _KEEP_ALIVE_S = 75
@@ -88,6 +88,7 @@ def serve_until_stopped(serving: Serving, opened: LiveEngine, listener: socket.s
         thread=thread,
         metrics=metrics,
         created=int(time.time()),
+        has_classes=serving.settings.policy == PRIORITY,
     )
     app = create_app(model, api_key=serving.api_key, on_start=lambda: thread.start(asyncio.get_running_loop()))
     server = _Server(

@@ -15,7 +15,7 @@ from api.model_server.metrics import ModelMetrics
 from api.model_server.output_text import OutputText
 from api.model_server.vocabulary import Vocabulary
 from engine.request import Request
-from engine.settings import EngineInfo
+from engine.settings import PRIORITY, EngineInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class ServedModel:
     metrics: ModelMetrics
     #: Seconds since 1970 at which it was opened.
     created: int
+    #: Whether its engine tells requests apart by their class.
+    has_classes: bool = False
 
     def require(self, name: str | None) -> None:
         """Raise ModelNotFound for the name of another model."""
@@ -62,6 +64,12 @@ class ServedModel:
         self, answer_id: str, prompts: Sequence[tuple[int, ...]], asked: Sampling, *, max_tokens: Sequence[int]
     ) -> Answers:
         """Hand prompts to the engine. Raises ApiError."""
+        if asked.priority and not self.has_classes:
+            raise ApiError(
+                f"priority is {asked.priority}, and this server has no classes; leave it out, or start it with "
+                f"--policy {PRIORITY}",
+                param="priority",
+            )
         requests = [
             Request(
                 request_id=f"{answer_id}-{index}",
@@ -72,6 +80,7 @@ class ServedModel:
                 seed=asked.seed,
                 stop=asked.stop,
                 ignore_eos=asked.ignore_eos,
+                priority=asked.priority,
             )
             for index, (prompt, limit) in enumerate(zip(prompts, max_tokens, strict=True))
         ]

@@ -1,9 +1,9 @@
 """Which tokens run in a step: one of every decode first, then prefill chunks inside the step's budget.
 
-First come, first served: a request is never let in before one that arrived earlier. When a decode finds no free
-block, the newest running sequence gives its blocks back and is recomputed later (preemption by recompute). A
-sequence is let in only when blocks for all its known tokens are free, so the oldest one always gets to its end.
-Under the policy `prefill_first` decodes pause while there are prompts to compute.
+Who goes first is `engine.embedded.order`'s: by arrival, or by class under the policy `priority`. When a decode finds no
+free block, the last in that order gives its blocks back and is recomputed later (preemption by recompute). A sequence
+is let in only when there are blocks for all its known tokens, so the first one always gets to its end. Under the policy
+`prefill_first` decodes pause while there are prompts to compute.
 
 A step costs as much as what changes in it, not as much as what runs: every decode gains one token a step, so it is
 known beforehand at which step it needs its next block. Knows nothing of tensors or time.
@@ -11,34 +11,16 @@ known beforehand at which step it needs its next block. Knows nothing of tensors
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
-from engine.embedded.blocks import BlockPool, Holder
+from engine.embedded.blocks import BlockPool
+from engine.embedded.order import ArrivalOrder, PriorityOrder, S
 from engine.errors import RequestRefused, RequestTooLong
-from engine.request import FinishReason, Request
-
-
-class Schedulable(Holder, Protocol):
-    """What the scheduler must know of a sequence, and what it notes there."""
-
-    num_preemptions: int
-    finish_reason: FinishReason | None
-    error: str | None
-
-    @property
-    def request(self) -> Request:
-        """What was asked for."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Known tokens: the prompt and what was sampled so far."""
-
-
-S = TypeVar("S", bound=Schedulable)
+from engine.request import FinishReason
+from engine.settings import PRIORITY, prompt_budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +71,17 @@ class Batch(Generic[S]):
 
 
 class Scheduler(Generic[S]):
-    """Holds the waiting and the running sequences, both in order of arrival."""
+    """Holds the waiting and the running sequences."""
 
     def __init__(
         self,
-        pool: BlockPool,
+        pool: BlockPool[S],
         *,
         max_batch: int,
         prefill_chunk: int,
         max_context: int,
         policy: str = "decode_first",
+        max_prefill_fraction: float = 1.0,
         longest_chunk: int | None = None,
     ) -> None:
         """Begin empty; `longest_chunk` is what one sequence may have of a step's `prefill_chunk`, else all of it."""
@@ -107,9 +90,10 @@ class Scheduler(Generic[S]):
         self.prefill_chunk = prefill_chunk
         self.max_context = max_context
         self.policy = policy
+        self.max_prefill_fraction = max_prefill_fraction
         self.longest_chunk = longest_chunk
-        self.waiting: deque[S] = deque()
-        # Prompts are computed oldest first: without a longest chunk every decoding sequence is older than any of these.
+        self.waiting: ArrivalOrder[S] | PriorityOrder[S] = PriorityOrder() if policy == PRIORITY else ArrivalOrder()
+        # In the order in which their prompts are computed: by arrival, without a longest chunk after all that decode.
         self._prefilling: list[S] = []
         # A decode needs a block every block_size steps: each with its turn, and the turns with theirs.
         self._decoding: dict[S, int] = {}
@@ -118,7 +102,7 @@ class Scheduler(Generic[S]):
 
     @property
     def running(self) -> list[S]:
-        """The sequences that hold blocks, oldest first."""
+        """The sequences that hold blocks, those that decode first."""
         return [*self._decoding, *self._prefilling]
 
     @property
@@ -134,12 +118,12 @@ class Scheduler(Generic[S]):
     @property
     def has_work(self) -> bool:
         """Whether any sequence is unfinished."""
-        return bool(self.waiting or self._decoding or self._prefilling)
+        return bool(self._decoding or self._prefilling or self.waiting)
 
     def add(self, sequence: S) -> None:
         """Queue a new sequence; raise what `require_room` does."""
         self.require_room(sequence)
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def require_room(self, sequence: S) -> None:
         """Refuse a sequence that could never be served.
@@ -166,10 +150,10 @@ class Scheduler(Generic[S]):
     def schedule(self) -> Batch[S]:
         """Choose the step's tokens and give their sequences the blocks to hold them."""
         preempted: list[S] = []
-        if self.policy == "prefill_first" and (prefills := self._schedule_prefills()):
+        if self.policy == "prefill_first" and (prefills := self._schedule_prefills(num_decodes=0)):
             return Batch((), prefills)
         decoding = self._schedule_decodes(preempted)
-        return Batch(decoding, self._schedule_prefills(), tuple(preempted))
+        return Batch(decoding, self._schedule_prefills(num_decodes=len(decoding)), tuple(preempted))
 
     def computed(self, batch: Batch[S]) -> None:
         """Note that a batch's keys and values are in the cache; to be called before what it sampled is noted.
@@ -197,6 +181,7 @@ class Scheduler(Generic[S]):
             self._prefilling.remove(sequence)
         else:
             self.waiting.remove(sequence)
+        self.waiting.forget(sequence)
 
     def steady_steps(self, limit: int) -> int:
         """Return how many of the next `limit` steps only run the decodes there are, unless one of them ends.
@@ -234,23 +219,22 @@ class Scheduler(Generic[S]):
         return self._turns[step % self.pool.block_size]
 
     def _make_room(self, due: list[S], preempted: list[S]) -> None:
-        """Give a block to each that is due, the oldest first, preempting from the newest."""
-        order = {sequence: place for place, sequence in enumerate(self._decoding)}
-        for sequence in sorted(due, key=order.__getitem__):
+        """Give a block to each that is due, the first in order first, preempting from the last."""
+        for sequence in self.waiting.oldest_first(due, self._decoding):
             while sequence in self._decoding and not self.pool.num_free:
-                preempted.append(self._preempt_newest())
+                preempted.append(self._preempt())
             if sequence in self._decoding:
                 self.pool.extend((sequence,))
 
-    def _preempt_newest(self) -> S:
-        if self._prefilling:
-            victim = self._prefilling.pop()
-        else:
-            victim = next(reversed(self._decoding))
+    def _preempt(self) -> S:
+        victim = self.waiting.newest(self._decoding, self._prefilling)
+        if victim in self._decoding:
             self._end_decoding(victim)
+        else:
+            self._prefilling.remove(victim)
         self.pool.release(victim)
         victim.num_preemptions += 1
-        self.waiting.appendleft(victim)  # it arrived before everything that waits
+        self.waiting.put_back(victim)
         return victim
 
     def _begin_decoding(self, sequence: S) -> None:
@@ -263,29 +247,36 @@ class Scheduler(Generic[S]):
     def _end_decoding(self, sequence: S) -> None:
         self._turns[self._decoding.pop(sequence)].remove(sequence)
 
-    def _schedule_prefills(self) -> tuple[Slice[S], ...]:
-        budget = self.prefill_chunk
+    def _schedule_prefills(self, *, num_decodes: int) -> tuple[Slice[S], ...]:
+        """Share the budget of prompt tokens out: chunks that were begun go on first, if their order has it so."""
+        budget = prompt_budget(self.prefill_chunk, self.max_prefill_fraction, num_decodes=num_decodes)
         prefills: list[Slice[S]] = []
-        for sequence in self._prefilling:  # chunks that were begun go on first, oldest first
-            if budget:
-                budget -= self._take_chunk(sequence, budget, prefills)
-        while budget and self._can_admit():
-            budget -= self._take_chunk(self._admit(), budget, prefills)
+        place = 0
+        while budget:
+            if self._goes_next(place):
+                self._admit(place)
+            elif place == len(self._prefilling):
+                break
+            budget -= self._take_chunk(self._prefilling[place], budget, prefills)
+            place += 1
         return tuple(prefills)
 
-    def _can_admit(self) -> bool:
-        """Tell whether there is a place, and blocks for all its known tokens, for the oldest that waits."""
-        return (
-            bool(self.waiting)
-            and self.num_running < self.max_batch
-            and self.pool.blocks_for(self.waiting[0].num_tokens) <= self.pool.num_free
-        )
+    def _goes_next(self, place: int) -> bool:
+        """Tell whether one that waits is let in, to compute its prompt before the one that has that place."""
+        if not self.waiting:
+            return False
+        if place < len(self._prefilling) and not self.waiting.is_first_before(self._prefilling[place]):
+            return False
+        return self._can_admit()
 
-    def _admit(self) -> S:
-        sequence = self.waiting.popleft()
-        self.pool.grow(sequence, sequence.num_tokens)
-        self._prefilling.append(sequence)
-        return sequence
+    def _can_admit(self) -> bool:
+        """Tell whether there is a place, and blocks for all its known tokens, for the first that waits."""
+        return bool(self.waiting) and self.num_running < self.max_batch and self.pool.can_admit(self.waiting.first)
+
+    def _admit(self, place: int) -> None:
+        sequence = self.waiting.take()
+        self.pool.admit(sequence)
+        self._prefilling.insert(place, sequence)
 
     def _take_chunk(self, sequence: S, budget: int, prefills: list[Slice[S]]) -> int:
         pending = sequence.num_tokens - sequence.num_prefilled

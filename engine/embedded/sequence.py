@@ -15,9 +15,12 @@ class Sequence:
     arrival_s: float
     #: Prompt, then output.
     token_ids: list[int]
-    #: Leading tokens computed in prefill chunks; once it decodes, all tokens but the last are in the cache.
+    #: Leading tokens computed in prefill chunks, or found; once it decodes, all tokens but the last are in the cache.
     num_prefilled: int = 0
     block_table: list[int] = field(default_factory=list)
+    #: Of its leading blocks, those that others may read, and the keys of those worked out so far (a prefix cache's).
+    num_shared: int = 0
+    block_keys: list[bytes] = field(default_factory=list)
     token_times_s: list[float] = field(default_factory=list)
     #: Output text so far, up to a stop string.
     text: str = ""

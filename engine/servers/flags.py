@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
+from engine.settings import EngineSettings
 
 #: A flag alone, or with its value.
 Flag = tuple[str] | tuple[str, str | int | float]
@@ -46,6 +47,17 @@ class Gap:
     def __str__(self) -> str:
         """Return the gap in a line."""
         return f"{self.knob} {self.value}: {self.words}"
+
+
+def own_gaps(settings: EngineSettings) -> list[Gap]:
+    """Return what of a point only engines of ours can be told; a server's prefix cache is at its own default."""
+    gaps = []
+    if settings.max_prefill_fraction != 1.0:
+        words = "no flag says how much of a step prompts may be"
+        gaps.append(Gap(knob="max_prefill_fraction", value=f"{settings.max_prefill_fraction:g}", words=words))
+    if settings.prefix_caching:
+        gaps.append(Gap(knob="prefix_caching", value="on", words="left at the server's own default, which is not off"))
+    return gaps
 
 
 def words_of(flags: Sequence[Flag]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from engine.errors import InvalidSettings, NotScored
 from engine.servers.dialect import Dialect
-from engine.servers.flags import Flag, Gap, KnobTable, refuse, words_of
+from engine.servers.flags import Flag, Gap, KnobTable, own_gaps, refuse, words_of
 from engine.servers.metrics import MetricNames, Sample
 from engine.servers.paths import Paths, Tokenize
 from engine.servers.profile import HOST, Command, Place, ServerProfile, Start, filled, gpus_of
@@ -115,7 +115,7 @@ def flags_of(settings: EngineSettings) -> list[Flag]:
 
 def gaps_of(settings: EngineSettings, *, is_python: bool = False) -> list[Gap]:
     """Return what of a point no flag says."""
-    gaps = []
+    gaps = own_gaps(settings)
     if settings.kv_precision != "auto" and (is_python or settings.kv_precision not in KV_TYPES):
         gaps.append(Gap(knob="kv_precision", value=settings.kv_precision, words="the server has no such cache"))
     if is_python and settings.max_batch > 1:

@@ -20,6 +20,7 @@ from engine.servers.flags import (
     Flag,
     Gap,
     KnobTable,
+    own_gaps,
     refuse,
     words_of,
 )
@@ -142,7 +143,7 @@ def flags_of(settings: EngineSettings) -> list[Flag]:
 
 def gaps_of(settings: EngineSettings) -> list[Gap]:
     """Return what of a point no flag of SGLang says."""
-    gaps = []
+    gaps = own_gaps(settings)
     if settings.precision in CHECKPOINTS:
         words = (
             f"name a checkpoint in {CHECKPOINTS[settings.precision]} in place of the model; SGLang takes the format "

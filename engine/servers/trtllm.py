@@ -21,6 +21,7 @@ from engine.servers.flags import (
     Flag,
     Gap,
     KnobTable,
+    own_gaps,
     refuse,
     words_of,
 )
@@ -125,7 +126,7 @@ def options_of(settings: EngineSettings) -> dict[str, Any]:
 
 def gaps_of(settings: EngineSettings) -> list[Gap]:
     """Return what of a point neither flag nor file says."""
-    gaps = []
+    gaps = own_gaps(settings)
     checkpoint = {**CHECKPOINTS, "fp8": "FP8 (ModelOpt)"}.get(settings.precision)
     if checkpoint is not None:
         words = f"TensorRT-LLM takes it from the checkpoint; name one in {checkpoint}"

@@ -21,6 +21,7 @@ from engine.servers.flags import (
     Flag,
     Gap,
     KnobTable,
+    own_gaps,
     refuse,
     words_of,
 )
@@ -147,7 +148,7 @@ def flags_of(settings: EngineSettings, *, is_pool: bool = False) -> list[Flag]:
 
 def gaps_of(settings: EngineSettings) -> list[Gap]:
     """Return what of a point no flag of vLLM says."""
-    gaps = []
+    gaps = own_gaps(settings)
     if settings.precision in CHECKPOINTS:
         words = (
             f"vLLM takes it from the checkpoint; name one in {CHECKPOINTS[settings.precision]} in place of the model"

@@ -48,7 +48,7 @@ class SimulatedEngine:
         Raises InvalidSettings for a layout that the model or the machine has no room for, NotEnoughMemory when its
         weights and the keys and values of one sequence do not fit.
         """
-        _require_gpus(settings, machine)
+        _require_ours(settings, machine)
         self._settings = settings
         self._shape = shape
         self._machine = machine
@@ -224,6 +224,7 @@ class SimulatedEngine:
             prefill_chunk=settings.prefill_chunk * replicas,
             max_context=self._max_context,
             policy=settings.policy,
+            max_prefill_fraction=settings.max_prefill_fraction,
             longest_chunk=settings.prefill_chunk if replicas > 1 else None,  # no replica helps another with a prompt
         )
 
@@ -265,7 +266,9 @@ def _collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def _require_gpus(settings: EngineSettings, machine: Machine) -> None:
+def _require_ours(settings: EngineSettings, machine: Machine) -> None:
+    if settings.prefix_caching:
+        raise InvalidSettings("prefix_caching is True; simulated tokens have no content to find again: leave it out")
     if settings.num_gpus > machine.limits.num_gpus:
         raise InvalidSettings(
             f"tensor_parallel x pipeline_parallel x data_parallel + prefill_gpus is {settings.num_gpus}, but there are "

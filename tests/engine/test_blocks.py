@@ -10,20 +10,24 @@ from engine.errors import EngineError, InvalidSettings, OutOfBlocks
 from tests.engine.requests import make_request
 
 
+def make_pool(num_blocks: int) -> BlockPool[Sequence]:
+    return BlockPool(num_blocks, 16)
+
+
 def make_sequence() -> Sequence:
     return Sequence.of(make_request(), 0.0)
 
 
 def test_blocks_are_rounded_up() -> None:
     """A block is needed as soon as its first token is."""
-    pool = BlockPool(10, 16)
+    pool = make_pool(10)
 
     assert [pool.blocks_for(n) for n in (0, 1, 16, 17)] == [0, 1, 1, 2]
 
 
 def test_growing_gives_only_what_is_missing() -> None:
     """A sequence keeps its blocks and gets the ones beyond them."""
-    pool, sequence = BlockPool(10, 16), make_sequence()
+    pool, sequence = make_pool(10), make_sequence()
     pool.grow(sequence, 16)
     first = list(sequence.block_table)
 
@@ -36,7 +40,7 @@ def test_growing_gives_only_what_is_missing() -> None:
 
 def test_too_many_blocks_change_nothing() -> None:
     """A refused growth leaves pool and sequence as they were."""
-    pool, sequence = BlockPool(2, 16), make_sequence()
+    pool, sequence = make_pool(2), make_sequence()
     pool.grow(sequence, 10)
 
     with pytest.raises(OutOfBlocks, match="2 KV-cache blocks needed, 1 free"):
@@ -47,7 +51,7 @@ def test_too_many_blocks_change_nothing() -> None:
 
 def test_a_block_released_twice_is_noticed() -> None:
     """A double release is an error, not a block that two sequences share."""
-    pool, sequence = BlockPool(4, 16), make_sequence()
+    pool, sequence = make_pool(4), make_sequence()
     pool.grow(sequence, 16)
     stolen = list(sequence.block_table)
     pool.release(sequence)

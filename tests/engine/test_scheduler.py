@@ -2,110 +2,174 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.embedded.blocks import BlockPool
-from engine.embedded.scheduler import Batch, Scheduler
+from engine.embedded.order import PATIENCE
 from engine.embedded.sequence import Sequence
 from engine.errors import RequestRefused, RequestTooLong
-from engine.request import FinishReason
-from tests.engine.requests import make_request
+from engine.request import LOWEST_PRIORITY
+from engine.settings import POLICIES, PRIORITY, prompt_budget
+from tests.engine.scheduled import Run, make_scheduler, make_sequence, names_of
 
-MAX_CONTEXT = 200
-
-
-def make_scheduler(*, num_blocks: int = 64, max_batch: int = 4, prefill_chunk: int = 32) -> Scheduler[Sequence]:
-    return Scheduler(
-        BlockPool(num_blocks, 16), max_batch=max_batch, prefill_chunk=prefill_chunk, max_context=MAX_CONTEXT
-    )
-
-
-def make_sequence(name: str, num_prompt: int, max_tokens: int) -> Sequence:
-    request = make_request([1] * num_prompt, request_id=name, max_tokens=max_tokens)
-    return Sequence.of(request, 0.0)
-
-
-@dataclass
-class Run:
-    """Drives a scheduler as the engine does, checking its laws at every step."""
-
-    scheduler: Scheduler[Sequence]
-    arrived: list[str] = field(default_factory=list)
-    admitted: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
-
-    def add(self, sequence: Sequence) -> None:
-        self.scheduler.add(sequence)
-        self.arrived.append(sequence.request.request_id)
-
-    def step(self) -> None:
-        batch = self.scheduler.schedule()
-        self.check(batch)
-        sampled = [piece.sequence for piece in batch.slices if piece.is_sampled]
-        self.scheduler.computed(batch)
-        for piece in batch.slices:
-            sequence = piece.sequence
-            if sequence.request.request_id not in self.admitted:
-                self.admitted.append(sequence.request.request_id)
-            if sequence in sampled:
-                sequence.token_ids.append(7)
-                if sequence.num_output_tokens == sequence.request.max_tokens:
-                    self.scheduler.finish(sequence, FinishReason.LENGTH)
-                    self.finished.append(sequence.request.request_id)
-
-    def check(self, batch: Batch[Sequence]) -> None:
-        scheduler = self.scheduler
-        assert batch.num_tokens > 0, "a step with work must advance something"
-        assert len(batch.decodes) <= scheduler.max_batch
-        assert sum(chunk.count for chunk in batch.prefills) <= scheduler.prefill_chunk
-        assert len(scheduler.running) <= scheduler.max_batch
-        sequences = [piece.sequence for piece in batch.slices]
-        assert len({id(sequence) for sequence in sequences}) == len(sequences)
-        assert all(chunk.start == chunk.sequence.num_prefilled for chunk in batch.prefills)
-        for piece in batch.slices:
-            assert len(piece.sequence.block_table) * 16 >= piece.start + piece.count
-        held = [block for sequence in scheduler.running for block in sequence.block_table]
-        assert len(set(held)) == len(held) == scheduler.pool.num_used, "no block is shared, none is lost"
-        assert all(not sequence.block_table for sequence in scheduler.waiting)
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 60)), min_size=1, max_size=14),
-    num_blocks=st.integers(10, 40),
-    max_batch=st.integers(1, 6),
-    prefill_chunk=st.integers(1, 100),
-    seed=st.integers(0, 1000),
+#: Prompt, output and class of each request.
+streams = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(1, 60), st.integers(0, LOWEST_PRIORITY)), min_size=1, max_size=14
 )
+#: How a scheduler may be made, roomy or not.
+shapes = st.fixed_dictionaries(
+    {
+        "num_blocks": st.integers(10, 40),
+        "max_batch": st.integers(1, 6),
+        "prefill_chunk": st.integers(1, 100),
+        "max_prefill_fraction": st.one_of(st.just(1.0), st.floats(0.01, 1.0)),
+    }
+)
+
+
+def made(stream: list[tuple[int, int, int]]) -> list[Sequence]:
+    return [make_sequence(f"r{i}", num, most, priority=rank) for i, (num, most, rank) in enumerate(stream)]
+
+
+@given(stream=streams, shape=shapes, policy=st.sampled_from(POLICIES), seed=st.integers(0, 1000))
 @settings(max_examples=200, deadline=None)
 def test_random_streams_keep_every_law(
-    lengths: list[tuple[int, int]], num_blocks: int, max_batch: int, prefill_chunk: int, seed: int
+    stream: list[tuple[int, int, int]], shape: dict[str, Any], policy: str, seed: int
 ) -> None:
     """No KV block is lost or shared, no budget exceeded, arrival order kept, and every request finishes."""
-    run = Run(make_scheduler(num_blocks=num_blocks, max_batch=max_batch, prefill_chunk=prefill_chunk))
-    draw = random.Random(seed)
-    coming = [make_sequence(f"r{i}", *length) for i, length in enumerate(lengths)]
-    cancelled: set[str] = set()
-    num_steps = 0
-    while coming or run.scheduler.has_work:
-        while coming and (draw.random() < 0.4 or not run.scheduler.has_work):
-            run.add(coming.pop(0))
-        if draw.random() < 0.05:
-            victim = draw.choice([*run.scheduler.running, *run.scheduler.waiting])
-            run.scheduler.finish(victim, FinishReason.CANCELLED)
-            cancelled.add(victim.request.request_id)
-        if run.scheduler.has_work:
-            run.step()
-        num_steps += 1
-        assert num_steps < 20_000, "no endless loop"
+    run = Run(make_scheduler(policy=policy, **shape))
+
+    run.drive(made(stream), seed)
 
     assert run.scheduler.pool.num_used == 0
-    assert set(run.finished) | cancelled == set(run.arrived)
-    assert run.admitted == [name for name in run.arrived if name in run.admitted]
+    assert {*run.finished, *run.cancelled} == {*run.arrived}
+    assert run.admitted == [sequence for sequence in run.arrived if sequence in run.admitted]
+
+
+@given(stream=streams, shape=shapes, seed=st.integers(0, 1000))
+@settings(max_examples=200, deadline=None)
+def test_classes_keep_every_law(stream: list[tuple[int, int, int]], shape: dict[str, Any], seed: int) -> None:
+    """Under `priority` no block is lost, no budget exceeded, order kept within a class, and every request finishes."""
+    run = Run(make_scheduler(policy=PRIORITY, **shape))
+
+    run.drive(made(stream), seed)
+
+    assert run.scheduler.pool.num_used == 0
+    assert {*run.finished, *run.cancelled} == {*run.arrived}
+    for rank in range(LOWEST_PRIORITY + 1):
+        let_in = [sequence for sequence in run.admitted if sequence.request.priority == rank]
+        assert let_in == [sequence for sequence in run.arrived if sequence in let_in]
+
+
+@given(num_decodes=st.integers(0, 300), fraction=st.floats(0.01, 1.0), chunk=st.integers(1, 500))
+def test_the_budget_is_the_largest_that_keeps_the_fraction(num_decodes: int, fraction: float, chunk: int) -> None:
+    """One prompt token more would be above the chunk or the fraction; without decodes a step has the whole chunk."""
+    budget = prompt_budget(chunk, fraction, num_decodes=num_decodes)
+
+    def is_allowed(num_prompt: int) -> bool:
+        is_within = num_prompt <= fraction * (num_decodes + num_prompt) * (1 + 1e-9) + 1e-9
+        return num_prompt <= chunk and (is_within or not num_decodes or num_prompt == 1)
+
+    assert is_allowed(budget)
+    assert not is_allowed(budget + 1)
+
+
+@pytest.mark.parametrize(("fraction", "num_prompt"), [(1.0, 32), (0.5, 2), (0.8, 8), (0.9, 18), (0.1, 1), (0.001, 1)])
+def test_prompts_take_their_fraction_of_a_step(fraction: float, num_prompt: int) -> None:
+    """Beside two decodes a step of fraction f has 2 f / (1 - f) prompt tokens, but at least one."""
+    run = Run(make_scheduler(max_prefill_fraction=fraction))
+    for name in ("a", "b"):
+        run.add(make_sequence(name, 10, 5))
+    run.step()
+    run.add(make_sequence("c", 60, 5))
+
+    batch = run.scheduler.schedule()
+
+    assert (len(batch.decodes), sum(chunk.count for chunk in batch.prefills)) == (2, num_prompt)
+
+
+def test_the_first_class_goes_first() -> None:
+    """A request of a higher class is let in, and its prompt computed, before older ones, begun prompts included."""
+    run = Run(make_scheduler(policy=PRIORITY, prefill_chunk=16, max_batch=3))
+    for name, rank in (("low", 5), ("lower", 6)):
+        run.add(make_sequence(name, 40, 5, priority=rank))
+    run.step()
+    for name, rank in (("low2", 5), ("high", 0), ("high2", 0)):
+        run.add(make_sequence(name, 20, 5, priority=rank))
+
+    batches = []
+    for _ in range(3):
+        batches.append(
+            [(piece.sequence.request.request_id, piece.count) for piece in run.scheduler.schedule().prefills]
+        )
+        run.step()
+
+    assert batches[0] == [("high", 16)]
+    assert names_of(run.admitted)[:3] == ["low", "high", "high2"]
+    assert names_of(list(run.scheduler.waiting)) == ["low2", "lower"]
+
+
+def test_the_lowest_class_gives_way() -> None:
+    """Without a free block the newest of the lowest class is preempted; it comes back as of the first class."""
+    scheduler = make_scheduler(policy=PRIORITY, num_blocks=6, prefill_chunk=100)
+    run = Run(scheduler)
+    low, lower, high = (
+        make_sequence(name, 31, 30, priority=rank) for name, rank in (("low", 1), ("lower", 2), ("high", 0))
+    )
+    for sequence in (low, lower, high):
+        run.add(sequence)
+    for _ in range(3):
+        run.step()
+    preempted = [sequence.num_preemptions for sequence in (low, lower, high)]
+    while lower not in scheduler.running:
+        run.step()
+    newer = make_sequence("newer", 31, 30, priority=0)
+    run.add(newer)
+    while scheduler.has_work:
+        run.step()
+
+    assert preempted == [0, 1, 0]
+    assert lower.num_preemptions == 1
+    assert {*run.finished} == {low, lower, high, newer}
+
+
+def test_nobody_waits_for_ever() -> None:
+    """While requests of the first class come without end, one of the last class is let in after PATIENCE of them."""
+    run = Run(make_scheduler(policy=PRIORITY, max_batch=1, prefill_chunk=100))
+    run.add(make_sequence("running", 10, 1))
+    run.step()
+    run.add(make_sequence("last", 10, 3, priority=LOWEST_PRIORITY))
+    for i in range(2 * PATIENCE):
+        run.add(make_sequence(f"first{i}", 10, 3))
+
+    while run.scheduler.has_work:
+        run.step()
+
+    assert names_of(run.finished).index("last") == 1 + PATIENCE
+
+
+@given(stream=streams, shape=shapes, most=st.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+def test_a_crowd_of_the_first_class_starves_nobody(
+    stream: list[tuple[int, int, int]], shape: dict[str, Any], most: int
+) -> None:
+    """Whatever is asked of lower classes is served while the first class never ceases to wait."""
+    run = Run(make_scheduler(policy=PRIORITY, **shape))
+    asked = made(stream)
+    for sequence in asked:
+        run.add(sequence)
+    num_steps = 0
+    while not {*asked} <= {*run.finished}:
+        while sum(not sequence.request.priority for sequence in run.scheduler.waiting) < most:
+            run.add(make_sequence(f"more{len(run.arrived)}", 20, 20))
+        run.step()
+        num_steps += 1
+        assert num_steps < 20_000
+
+    assert run.cancelled == []
 
 
 def test_decodes_go_before_prefill_chunks() -> None:
@@ -163,7 +227,7 @@ def test_the_last_token_needs_no_place() -> None:
     while run.scheduler.has_work:
         run.step()
 
-    assert run.finished == ["exact"]
+    assert names_of(run.finished) == ["exact"]
 
 
 @given(

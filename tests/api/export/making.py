@@ -46,6 +46,7 @@ recipes = st.builds(
     precision=st.sampled_from(SIMULATED_PRECISIONS),
     kv_precision=st.sampled_from(KV_PRECISIONS),
     policy=st.sampled_from(POLICIES),
+    max_prefill_fraction=st.sampled_from((0.25, 0.5, 1.0)),
     tensor_parallel=st.sampled_from((1, 2, 4, 8)),
     pipeline_parallel=st.integers(1, 4),
     data_parallel=st.integers(1, 8),

@@ -49,7 +49,7 @@ def test_the_flags_give_the_knobs_back(recipe: Recipe) -> None:
     told = comments_of(script)
     assert f"--lock-gpu-clocks=0,{unsaid.pop('sm_clock_cap_mhz')}" in told
     assert f"--power-limit={unsaid.pop('power_cap_w')}" in told
-    for name, default in (("policy", "decode_first"), ("prefill_gpus", 0)):
+    for name, default in (("policy", "decode_first"), ("prefill_gpus", 0), ("max_prefill_fraction", 1.0)):
         value = unsaid.pop(name)
         assert value == default or f"{name} {value}" in told
     assert set(unsaid) <= {"precision"}

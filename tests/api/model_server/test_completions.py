@@ -98,6 +98,8 @@ def test_echo_puts_the_prompt_first(served: Stage) -> None:
         ({"prompt": []}, 400, "prompt", "prompt is an empty list"),
         ({"prompt": ""}, 400, "prompt", "prompt is empty"),
         ({"prompt": {"a": 1}}, 400, "prompt", "give a text, a list of texts"),
+        ({"priority": 2}, 400, "priority", "this server has no classes; leave it out, or start it with --policy"),
+        ({"priority": 10}, 400, "priority", "priority is 10"),
         ({"min_tokens": 5, "ignore_eos": False}, 400, "min_tokens", "set that, too"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options", "stream is false"),
         ({"model": "gpt-4"}, 404, "model", "model is 'gpt-4', and this server has 'tiny'"),

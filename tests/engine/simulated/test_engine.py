@@ -229,6 +229,12 @@ def test_replicas_that_share_experts_step_together() -> None:
     ]
 
 
+def test_there_is_nothing_to_cache() -> None:
+    """Tokens without content are never found again: a prefix cache is refused by name."""
+    with pytest.raises(InvalidSettings, match="prefix_caching is True; simulated tokens have no content"):
+        open_engine(prefix_caching=True)
+
+
 def test_there_is_nothing_to_score() -> None:
     """An engine without weights says so instead of making a score up; its token counts are estimates of length."""
     opened = open_engine()

@@ -35,7 +35,7 @@ class StepClock:
 def make_requests(seed: int, *, count: int = 20) -> list[Request]:
     draw = random.Random(seed)
     return [
-        make_request([1] * draw.randint(1, 120), request_id=f"r{i}", max_tokens=draw.randint(1, 60))
+        make_request([1] * draw.randint(1, 120), request_id=f"r{i}", max_tokens=draw.randint(1, 60), priority=i % 3)
         for i in range(count)
     ]
 
@@ -108,6 +108,8 @@ def _observed(opened: Any, load: Load) -> tuple[list[RequestRecord], list[tuple[
         {"max_batch": 6, "prefill_chunk": 300, "num_kv_blocks": 14},
         {"max_batch": 6, "prefill_chunk": 300, "num_kv_blocks": 14, "policy": "prefill_first"},
         {"max_batch": 2, "prefill_chunk": 32, "policy": "prefill_first"},
+        {"max_batch": 6, "prefill_chunk": 64, "max_prefill_fraction": 0.8},
+        {"max_batch": 6, "prefill_chunk": 300, "num_kv_blocks": 14, "policy": "priority"},
     ],
 )
 def test_both_engines_schedule_alike(tiny_folder: Path, settings: dict[str, Any], is_open: bool) -> None:
