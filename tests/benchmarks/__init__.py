@@ -1,0 +1,1 @@
+"""Tests of what benchmarks measure with; their figures are nobody's to assert."""
