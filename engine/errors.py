@@ -2,6 +2,7 @@
 
 EngineError
  |- InvalidSettings     a knob has a value the engine cannot take
+ |   '- NotNative         a precision whose products the device lacks
  |- UnknownModel        a model name that resolves to nothing
  |- CheckpointError     model files that are incomplete, damaged or of another shape
  |- RequestRefused      a request that can never be served
@@ -10,6 +11,7 @@ EngineError
  |- ReferenceUnreadable what one pass keeps for another to be compared with
  |- NotEnoughMemory     the settings do not fit this machine
  |- OutOfBlocks         more KV-cache blocks asked for than are free
+ |- NativeKernelsMissing kernels that were required and cannot be built
  |- NotSimulated        something that only an engine with weights can do
  |- NotScored           a given text's probabilities, asked of a server that does not tell them
  |- EngineDied          the engine's process ended
@@ -33,6 +35,12 @@ class InvalidSettings(EngineError):
     """Choose a value the message lists."""
 
     kind = "invalid_settings"
+
+
+class NotNative(InvalidSettings):
+    """Choose a precision that the message lists; `benchmarks.precision_quality` tells what one would do to answers."""
+
+    kind = "not_native"
 
 
 class UnknownModel(EngineError):
@@ -81,6 +89,12 @@ class OutOfBlocks(EngineError):
     """Give the engine more KV-cache blocks; the scheduler itself looks before it asks."""
 
     kind = "out_of_blocks"
+
+
+class NativeKernelsMissing(EngineError):
+    """Install a C++ compiler, or set WATTFRONT_NATIVE=off to compute without."""
+
+    kind = "native_kernels_missing"
 
 
 class NotSimulated(EngineError):

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from engine import wire
 from engine.errors import EngineDied, error_of_kind
-from engine.load import Load, Observer, Progress
+from engine.load import Load, LoadReport, Observer, Progress
 from engine.request import RequestRecord
 from engine.serving import TokenScores
 from engine.settings import EngineInfo, EngineSettings
@@ -118,8 +118,11 @@ class EngineHost:
         """
         self._pass_on({"op": "cancel", "request_id": request_id})
 
-    def report(self) -> None:
-        """Nothing lies between the engine and its load."""
+    def report(self) -> LoadReport | None:
+        """Return what the engine says of the last load; nothing lies between the two."""
+        self._ask({"op": "report"})
+        fields = self._reply()
+        return None if fields is None else wire.report_from(fields)
 
     def close(self) -> None:
         """End the child and everything it started; return when they are gone. Idempotent."""

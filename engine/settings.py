@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 from engine.errors import InvalidSettings
 
-#: What weights are stored in and products are computed in. `int4` and `mxfp4` keep activations in 16 bit, the others
-#: have weights and activations alike. Which of them an engine and its device have is theirs to say.
-PRECISIONS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
+#: What weights are stored in and products are computed in, widest first. Which of them an engine and its device have,
+#: and whether activations are as narrow as weights, is theirs to say (docs/knobs.md).
+PRECISIONS = (
+    "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int8_dynamic", "int4_g32", "int4", "int4_g128", "nvfp4", "mxfp4",
+)  # fmt: skip
 #: What the model's own file is stored in: of servers that no flag tells, and that no job sets.
 AS_STORED = "as_stored"
-#: Those of the embedded engine.
-EMBEDDED_PRECISIONS = ("fp32", "bf16", "fp16", "int8")
-#: What keys and values are stored in; `auto` is what the model computes in.
+#: What keys and values are stored in; `auto` is what the precision says.
 KV_PRECISIONS = ("auto", "bf16", "fp8", "int8", "nvfp4")
 #: Who goes first in a step: running decodes beside which prompts fit, or waiting prompts while decodes pause.
 POLICIES = ("decode_first", "prefill_first")
+#: Decodes first, too, but requests by their class: of our own engines, for loads whose requests have one.
+PRIORITY = "priority"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +32,18 @@ class EngineSettings:
     device: str = "cpu"
     precision: str = "fp32"
     kv_precision: str = "auto"
+    #: Whether the embedded engine may emulate a precision that the device lacks. Answers only: such an engine's speed
+    #: and energy are nobody's, and it says so (`EngineInfo.is_emulated`).
+    can_emulate: bool = False
     #: Sequences that run at once, in each replica.
     max_batch: int = 8
     #: Prompt tokens a step computes at most in each replica, beside one token of every running decode.
     prefill_chunk: int = 256
     policy: str = "decode_first"
+    #: Most that prompts may be of a step's tokens while decodes run, above 0 and up to 1; see `prompt_budget`.
+    max_prefill_fraction: float = 1.0
+    #: Whether the embedded engine keeps computed blocks of keys and values for prompts that begin alike.
+    prefix_caching: bool = False
     #: GPUs that share every layer.
     tensor_parallel: int = 1
     #: Stages that the layers are cut into.
@@ -53,6 +62,8 @@ class EngineSettings:
     num_kv_blocks: int | None = None
     #: Compute threads; None takes one per core this process may use.
     num_threads: int | None = None
+    #: Share of a GPU's memory that the embedded engine fills, its weights included; what others hold of it counts.
+    gpu_memory_fraction: float = 0.9
 
     def __post_init__(self) -> None:
         """Refuse values no engine can take, naming field, value and remedy."""
@@ -60,8 +71,12 @@ class EngineSettings:
             raise InvalidSettings(f"precision is {self.precision!r}; choose one of {', '.join(PRECISIONS)}")
         if self.kv_precision not in KV_PRECISIONS:
             raise InvalidSettings(f"kv_precision is {self.kv_precision!r}; choose one of {', '.join(KV_PRECISIONS)}")
-        if self.policy not in POLICIES:
-            raise InvalidSettings(f"policy is {self.policy!r}; choose one of {', '.join(POLICIES)}")
+        if self.policy not in (*POLICIES, PRIORITY):
+            raise InvalidSettings(f"policy is {self.policy!r}; choose one of {', '.join((*POLICIES, PRIORITY))}")
+        if not 0.0 < self.max_prefill_fraction <= 1.0:
+            raise InvalidSettings(
+                f"max_prefill_fraction is {self.max_prefill_fraction}; give a share above 0 and up to 1"
+            )
         if self.prefill_gpus < 0:
             raise InvalidSettings(f"prefill_gpus is {self.prefill_gpus}; give 0 or more")
         for field in ("max_batch", "prefill_chunk", "block_size", "tensor_parallel", "pipeline_parallel",
@@ -71,6 +86,10 @@ class EngineSettings:
             value = getattr(self, field)
             if value is not None:
                 _require_positive(field, value)
+        if not 0.0 < self.gpu_memory_fraction <= 1.0:
+            raise InvalidSettings(
+                f"gpu_memory_fraction is {self.gpu_memory_fraction}; give a share above 0 and up to 1"
+            )
 
     @property
     def num_gpus(self) -> int:
@@ -105,6 +124,20 @@ class EngineInfo:
     isa: str
     #: Processes whose CPU time is the engine's.
     pids: tuple[int, ...]
+    #: Whether the device lacks the precision and its rounding alone is imitated: no figure of speed or energy counts.
+    is_emulated: bool = False
+
+
+def prompt_budget(prefill_chunk: int, max_prefill_fraction: float, *, num_decodes: int) -> int:
+    """Return how many prompt tokens a step may have beside one token of each decode.
+
+    The most p <= prefill_chunk for which p <= max_prefill_fraction x (num_decodes + p), but never none, so that prompts
+    get to their end; without decodes all of prefill_chunk.
+    """
+    if not num_decodes or max_prefill_fraction == 1.0:
+        return prefill_chunk
+    share = max_prefill_fraction / (1.0 - max_prefill_fraction)
+    return min(prefill_chunk, max(1, int(num_decodes * share + 1e-9)))  # 7 x 0.3 / 0.7 is 3, not 2.9999999999999996
 
 
 def _require_positive(field: str, value: object) -> None:

@@ -8,35 +8,30 @@ A token sees itself and everything before it; in a local layer of window w, itse
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from engine.embedded.kv_cache import KVCache
+from engine.embedded.rope import rotate
+from engine.embedded.step_input import Region, StepInput
+
+#: cos and sin.
+Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """Rows of a step that attend together, and what they attend to.
+class AttentionSpec:
+    """What a layer's attention computes besides the plain product."""
 
-    Rows first_row .. first_row + num_sequences x num_queries: the decodes (num_queries 1), or one prefill chunk
-    (num_sequences 1).
-    """
-
-    first_row: int
-    num_sequences: int
-    num_queries: int
-    #: Blocks to gather, (num_sequences x width,); None when the rows' own keys are all there is.
-    blocks: torch.Tensor | None
-    #: Added to the scores: 0 or -inf, (num_sequences, 1, num_queries, keys).
-    mask: torch.Tensor
-    local_mask: torch.Tensor | None
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the region."""
-        return self.num_sequences * self.num_queries
+    #: What scores are multiplied by.
+    scale: float
+    #: Scores s become cap x tanh(s / cap) before the mask (Gemma 2); None leaves them.
+    softcap: float | None = None
+    #: A token sees itself and the window - 1 before it; None means all before it.
+    window: int | None = None
 
 
 def visibility_mask(
@@ -51,14 +46,35 @@ def visibility_mask(
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
+class PagedAttention:
+    """Attention of one layer over its part of the cache, computed by torch."""
+
+    def __init__(self, cache: KVCache, layer: int, spec: AttentionSpec, num_heads: int) -> None:
+        self._cache = cache
+        self._layer = layer
+        self._spec = spec
+        self._num_heads = num_heads
+
+    def __call__(self, qkv: torch.Tensor, angles: Angles, step: StepInput) -> torch.Tensor:
+        """Return the attention output (rows, num_heads x head_dim) and put the rows' keys and values into the cache.
+
+        `qkv` is (rows, num_heads + 2 num_kv_heads, head_dim), `angles` the rows' cos and sin, (rows, 1, head_dim) each.
+        """
+        num_rotated = (qkv.shape[1] + self._num_heads) // 2
+        rotated = rotate(qkv[:, :num_rotated], *angles)
+        own = torch.stack([rotated[:, self._num_heads :], qkv[:, num_rotated:]], dim=1)
+        own = self._cache.write(self._layer, step.slots, own)
+        queries = rotated[:, : self._num_heads]
+        return attend(queries, own, self._cache, self._layer, step.regions, self._spec).flatten(1)
+
+
 def attend(
     queries: torch.Tensor,
     keys_values: torch.Tensor,
     cache: KVCache,
     layer: int,
-    regions: list[Region],
-    *,
-    is_local: bool,
+    regions: Sequence[Region],
+    spec: AttentionSpec,
 ) -> torch.Tensor:
     """Return the attention output (rows, num_heads, head_dim).
 
@@ -66,7 +82,6 @@ def attend(
     been written to the cache before.
     """
     output = torch.empty_like(queries)
-    num_kv_heads = keys_values.shape[2]
     for region in regions:
         rows = slice(region.first_row, region.first_row + region.num_rows)
         if region.blocks is None:
@@ -74,9 +89,9 @@ def attend(
             keys, values = own[:, :, 0].transpose(1, 2), own[:, :, 1].transpose(1, 2)
         else:
             keys, values = cache.gather(layer, region.blocks, region.num_sequences)
-        mask = region.local_mask if is_local else region.mask
-        assert mask is not None  # local layers have a window, so the runner built the mask
-        output[rows] = _grouped(queries[rows], keys, values, mask, region.num_sequences, num_kv_heads)
+        mask = region.mask if spec.window is None else region.local_mask
+        assert mask is not None  # the runner builds it for a model with a window
+        output[rows] = _grouped(queries[rows], keys, values, mask, region.num_sequences, spec)
     return output
 
 
@@ -86,10 +101,11 @@ def _grouped(
     values: torch.Tensor,
     mask: torch.Tensor,
     num_sequences: int,
-    num_kv_heads: int,
+    spec: AttentionSpec,
 ) -> torch.Tensor:
     """Attend with query heads of one key head stacked along the query axis."""
     rows, num_heads, head_dim = queries.shape
+    num_kv_heads = keys.shape[1]
     group = num_heads // num_kv_heads
     num_queries = rows // num_sequences
     stacked = (
@@ -99,9 +115,25 @@ def _grouped(
     )
     if num_queries > 1:
         mask = mask.repeat(1, 1, group, 1)
-    result = functional.scaled_dot_product_attention(stacked, keys, values, attn_mask=mask)
+    result = _product(stacked, keys, values, mask, spec)
     return (
         result.view(num_sequences, num_kv_heads, group, num_queries, head_dim)
         .permute(0, 3, 1, 2, 4)
         .reshape(rows, num_heads, head_dim)
     )
+
+
+def _product(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, spec: AttentionSpec
+) -> torch.Tensor:
+    """Weigh values by softmax(scores + mask), all (sequences, num_kv_heads, queries or keys, head_dim)."""
+    if spec.softcap is None:
+        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=spec.scale)
+    scores = (queries * spec.scale) @ keys.transpose(-1, -2)
+    capped = softcap(scores, spec.softcap)
+    return torch.softmax((capped + mask).float(), dim=-1).to(values.dtype) @ values
+
+
+def softcap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """Bend values smoothly to stay within plus and minus cap."""
+    return torch.tanh(x / cap) * cap

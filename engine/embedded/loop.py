@@ -14,6 +14,9 @@ from pathlib import Path
 import torch
 
 from engine.embedded.blocks import BlockPool
+from engine.embedded.native.library import instructions
+from engine.embedded.precision import mode_of, require_kv_precision
+from engine.embedded.prefix_cache import PrefixCache
 from engine.embedded.runner import ModelRunner
 from engine.embedded.sampling import sample
 from engine.embedded.scheduler import Batch, Scheduler, Slice
@@ -22,14 +25,14 @@ from engine.embedded.sequence import Sequence
 from engine.embedded.stopping import StopMatcher
 from engine.embedded.tokenizer import Detokenizer, Tokenizer
 from engine.errors import InvalidSettings, NumericsError, RequestRefused, RequestTooLong
-from engine.load import LiveLoad, Load, Observer, Progress
+from engine.load import LiveLoad, Load, LoadReport, Observer, Progress
 from engine.request import FinishReason, Request, RequestRecord
 from engine.serve import IDLE_S, Arrivals, serve, serve_arrivals
 from engine.serving import TokenScores
-from engine.settings import EMBEDDED_PRECISIONS, EngineInfo, EngineSettings
+from engine.settings import EngineInfo, EngineSettings
 
 #: Of this engine, for the fingerprint of measurements: raise it when speed or output may change.
-VERSION = "1"
+VERSION = "2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +63,16 @@ class EmbeddedEngine:
         self._settings = settings
         self._tokenizer = Tokenizer(folder)
         self.runner = ModelRunner(folder, settings)
-        self.pool = BlockPool(self.runner.num_blocks, settings.block_size)
+        num_blocks, block_size = self.runner.num_blocks, settings.block_size
+        self._prefixes = PrefixCache(num_blocks, block_size) if settings.prefix_caching else None
+        self.pool: BlockPool[Sequence] = self._prefixes or BlockPool(num_blocks, block_size)
         self.scheduler: Scheduler[Sequence] = Scheduler(
             self.pool,
             max_batch=settings.max_batch,
             prefill_chunk=settings.prefill_chunk,
             max_context=self.runner.max_context,
             policy=settings.policy,
+            max_prefill_fraction=settings.max_prefill_fraction,
         )
         self._outputs: dict[str, _Output] = {}
         self._names_tokens = False
@@ -112,12 +118,12 @@ class EmbeddedEngine:
 
     def run(self, load: Load, observer: Observer) -> list[RequestRecord]:
         """Serve a load until it is used up or the observer says stop; see `ServingEngine.run`."""
-        self._names_tokens = isinstance(load, LiveLoad)
+        self._begin_load(names_tokens=isinstance(load, LiveLoad))
         return serve(self, load, observer)
 
     def run_arrivals(self, arrivals: Arrivals, observer: Observer, *, names_tokens: bool) -> list[RequestRecord]:
         """Serve what arrives from elsewhere; `names_tokens` tells of each token by its id, as of a live load."""
-        self._names_tokens = names_tokens
+        self._begin_load(names_tokens=names_tokens)
         return serve_arrivals(self, arrivals, observer)
 
     @property
@@ -160,11 +166,18 @@ class EmbeddedEngine:
         except NumericsError as error:
             raise NumericsError(f"{self._settings.model} in {self._settings.precision}: {error}") from error
 
-    def report(self) -> None:
-        """Nothing lies between the engine and its load."""
+    def report(self) -> LoadReport | None:
+        """Return how much of the last load's prompts was found; None without a prefix cache, as of a server without."""
+        return None if self._prefixes is None else LoadReport(prefix_hit_share=self._prefixes.hit_share)
 
     def close(self) -> None:
         """Nothing to do: the memory goes with the object."""
+
+    def _begin_load(self, *, names_tokens: bool) -> None:
+        """Let no load find what an earlier one left: the second of two alike must cost what the first did."""
+        self._names_tokens = names_tokens
+        if self._prefixes is not None:
+            self._prefixes.forget()
 
     def _finish(
         self, batch: Batch[Sequence], sampled: list[Slice[Sequence]], token_ids: list[int | None]
@@ -179,9 +192,11 @@ class EmbeddedEngine:
         for piece, token_id in zip(sampled, token_ids, strict=True):
             sequence, request_id = piece.sequence, piece.sequence.request.request_id
             if token_id is None:
-                self.runner.wipe(sequence.block_table)
+                self.runner.wipe(self.pool.own_blocks(sequence))
                 finished.append(self._end(sequence, FinishReason.ERROR, "numerics: logits are not finite"))
                 continue
+            if self._prefixes is not None:
+                self._prefixes.share(sequence, piece.start + piece.count)
             if self._names_tokens:
                 named.append((request_id, token_id))
             reason, text = self._append(sequence, token_id, time_s)
@@ -244,24 +259,21 @@ class EmbeddedEngine:
             num_kv_blocks=runner.num_blocks,
             num_parameters=runner.config.num_parameters,
             start_s=start_s,
-            isa=capability or torch.backends.cpu.get_cpu_capability(),
+            isa=capability or instructions(),
             pids=(os.getpid(),),
+            is_emulated=runner.is_emulated,
         )
 
 
 def _require_ours(settings: EngineSettings) -> None:
-    """Refuse what only other engines have: this one runs on one device and stores keys and values as it computes."""
-    if settings.precision not in EMBEDDED_PRECISIONS:
-        raise InvalidSettings(
-            f"precision is {settings.precision!r}; the embedded engine has {', '.join(EMBEDDED_PRECISIONS)}"
-        )
+    """Refuse what only other engines have: this one runs on one device."""
+    mode_of(settings.precision)
+    require_kv_precision(settings.kv_precision)
     if settings.num_gpus != 1:
         raise InvalidSettings(
             f"tensor_parallel x pipeline_parallel x data_parallel + prefill_gpus is {settings.num_gpus}; "
             "the embedded engine runs on one device: leave them out"
         )
-    if settings.kv_precision != "auto":
-        raise InvalidSettings(f"kv_precision is {settings.kv_precision!r}; the embedded engine has only auto")
     if settings.expert_parallel:
         raise InvalidSettings("expert_parallel is True; the embedded engine runs on one device: leave it out")
 

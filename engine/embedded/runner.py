@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
 import torch
 
-from engine.embedded.attention import Region, visibility_mask
-from engine.embedded.config import ModelConfig, load_config
+from engine.embedded.attention import visibility_mask
+from engine.embedded.config import load_config
+from engine.embedded.decoder import Decoder
+from engine.embedded.free_memory import budget_of, trim_heap
 from engine.embedded.kv_cache import KVCache
-from engine.embedded.llama import Llama, StepInput
-from engine.embedded.quantize import hidden_dtype
+from engine.embedded.linears import capability_of, hidden_dtype, kept_dtype, prepare_device
+from engine.embedded.memory import predict, require_room
+from engine.embedded.precision import is_native, require_native
 from engine.embedded.scheduler import Batch, Slice
 from engine.embedded.sequence import Sequence
+from engine.embedded.step_input import Region, StepInput, Tables
 from engine.embedded.weights import Weights
-from engine.errors import InvalidSettings, NotEnoughMemory
+from engine.errors import InvalidSettings
 from engine.settings import EngineSettings
-
-#: Share of free memory that a KV cache of unstated size may take.
-_KV_SHARE_OF_FREE = 0.4
 
 
 class ModelRunner:
@@ -31,29 +31,37 @@ class ModelRunner:
         self.device = _torch_device(settings.device)
         torch.set_num_threads(settings.num_threads or len(os.sched_getaffinity(0)))
         self.max_context = _max_context(settings, self.config.usable_context)
-        self.num_blocks = _num_blocks(self.config, settings, self.max_context, self.device)
-        dtype = hidden_dtype(settings.precision)
-        self._require_memory(settings, dtype)
+        capability = capability_of(self.device)
+        if not settings.can_emulate:
+            require_native(settings.precision, capability)
+        self.is_emulated = not is_native(settings.precision, capability)
+        prepare_device(settings.precision, self.device)
+        dtype = hidden_dtype(settings.precision, self.device)
+        self.num_blocks = self._fitting_blocks(settings, dtype)
         with torch.inference_mode():
-            self.model = Llama(
-                self.config,
-                Weights(folder),
-                precision=settings.precision,
-                max_context=self.max_context,
-                device=self.device,
-            )
             self.cache = KVCache(
                 self.config,
                 num_blocks=self.num_blocks,
                 block_size=settings.block_size,
                 dtype=dtype,
                 device=self.device,
+                kv_precision=settings.kv_precision,
+                kept=kept_dtype(settings.precision, self.device),
             )
+            self.model = Decoder(
+                self.config,
+                Weights(folder),
+                self.cache,
+                precision=settings.precision,
+                max_context=self.max_context,
+                device=self.device,
+            )
+        trim_heap()
 
     @torch.inference_mode()
     def run(self, batch: Batch[Sequence], *, all_rows: bool = False) -> torch.Tensor:
         """Compute a batch and return fp32 logits: of the sampled slices in order, or of every row."""
-        hidden = self.model.forward(self._step_input(batch), self.cache)
+        hidden = self.model.forward(self._step_input(batch))
         if not all_rows:
             hidden = hidden[_last_rows(batch)]
         return self.model.logits(hidden)
@@ -78,7 +86,20 @@ class ModelRunner:
             token_ids=self._tensor(token_ids),
             positions=self._tensor(positions),
             slots=self._tensor(slots),
-            regions=self._regions(batch),
+            regions=self._regions(batch) if self.cache.kernels is None else (),
+            tables=None if self.cache.kernels is None else self._tables(batch),
+        )
+
+    def _tables(self, batch: Batch[Sequence]) -> Tables:
+        """Describe what each row attends to for the native kernel."""
+        sequences: list[int] = []
+        for line, piece in enumerate(batch.slices):
+            sequences.extend([line] * piece.count)
+        lines = [piece.sequence.block_table for piece in batch.slices]
+        width = max(len(line) for line in lines)
+        return Tables(
+            sequences=self._tensor(sequences),
+            blocks=self._tensor([line + [0] * (width - len(line)) for line in lines]),
         )
 
     def _regions(self, batch: Batch[Sequence]) -> list[Region]:
@@ -104,7 +125,7 @@ class ModelRunner:
             tables = (piece.sequence.block_table[:width] for piece in pieces)
             blocks = self._tensor([block for table in tables for block in table + [0] * (width - len(table))])
         queries = self._tensor([[end - num_queries + i for i in range(num_queries)] for end in ends])[:, None]
-        dtype, window = self.cache.layers[0].dtype, self.config.sliding_window
+        dtype, window = self.cache.dtype, self.config.sliding_window
         return Region(
             first_row=first_row,
             num_sequences=len(pieces),
@@ -117,18 +138,19 @@ class ModelRunner:
     def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
-    def _require_memory(self, settings: EngineSettings, dtype: torch.dtype) -> None:
-        """Refuse before allocating what would drive the machine into swap."""
-        per_weight = 1 if settings.precision == "int8" else dtype.itemsize
-        # One layer's fp32 weights and its packed copy exist side by side while loading.
-        weights = self.config.num_parameters * per_weight + 4 * self.config.vocab_size * self.config.hidden_size
-        cache = self.num_blocks * settings.block_size * self.config.kv_bytes_per_token(dtype.itemsize)
-        free = _free_bytes(self.device)
-        if weights + cache > free:
-            raise NotEnoughMemory(
-                f"{settings.model} in {settings.precision} needs {weights / 2**30:.2f} GiB for weights and "
-                f"{cache / 2**30:.2f} GiB for {self.num_blocks} KV-cache blocks; {free / 2**30:.2f} GiB are free"
-            )
+    def _fitting_blocks(self, settings: EngineSettings, dtype: torch.dtype) -> int:
+        """Return how many KV-cache blocks there will be; raise NotEnoughMemory before anything is allocated."""
+        budget = budget_of(self.device, settings.gpu_memory_fraction)
+        need = predict(
+            self.config,
+            settings,
+            max_context=self.max_context,
+            hidden_bytes=dtype.itemsize,
+            kept_bytes=kept_dtype(settings.precision, self.device).itemsize,
+            budget=budget,
+        )
+        require_room(need, budget, settings)
+        return need.num_blocks
 
 
 def _torch_device(name: str) -> torch.device:
@@ -160,16 +182,3 @@ def _max_context(settings: EngineSettings, limit: int) -> int:
     if settings.max_context is not None and settings.max_context > limit:
         raise InvalidSettings(f"max_context is {settings.max_context}; {settings.model} goes up to {limit} tokens")
     return settings.max_context or limit
-
-
-def _num_blocks(config: ModelConfig, settings: EngineSettings, max_context: int, device: torch.device) -> int:
-    per_sequence = -(-max_context // settings.block_size)
-    if settings.num_kv_blocks is not None:
-        return settings.num_kv_blocks
-    block_bytes = settings.block_size * config.kv_bytes_per_token(hidden_dtype(settings.precision).itemsize)
-    affordable = int(_KV_SHARE_OF_FREE * _free_bytes(device)) // block_bytes
-    return max(per_sequence, min(settings.max_batch * per_sequence, affordable))
-
-
-def _free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available

@@ -22,7 +22,7 @@ from engine.serving import TokenScores
 
 def score(
     runner: ModelRunner,
-    pool: BlockPool,
+    pool: BlockPool[Sequence],
     sequence: Sequence,
     *,
     chunk: int,

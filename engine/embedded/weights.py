@@ -17,6 +17,9 @@ from safetensors import SafetensorError, safe_open
 from engine.embedded.config import read_json
 from engine.errors import CheckpointError
 
+#: Tensors that old exporters wrote although they follow from the config, and the copy of a tied head.
+_DERIVED = ("rotary_emb.inv_freq", "lm_head.weight")
+
 
 class Weights:
     """Tensors by name, read from disk when asked for."""
@@ -25,6 +28,7 @@ class Weights:
         self.folder = folder
         self._file_of = _locate(folder)
         self._handles: dict[Path, Any] = {}
+        self._taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
@@ -33,6 +37,7 @@ class Weights:
         """Return a tensor in fp32; raise CheckpointError when it is missing or has another shape."""
         if name not in self._file_of:
             raise CheckpointError(f"{self.folder}: no file has the tensor {name}; the checkpoint is incomplete")
+        self._taken.add(name)
         path = self._file_of[name]
         if path not in self._handles:
             self._handles[path] = safe_open(path, framework="pt")
@@ -43,6 +48,15 @@ class Weights:
         if tuple(tensor.shape) != tuple(shape):
             raise CheckpointError(f"{path}: {name} has shape {tuple(tensor.shape)}, the config asks for {tuple(shape)}")
         return tensor.to(torch.float32)
+
+    def require_all_taken(self) -> None:
+        """Raise CheckpointError when the checkpoint has tensors that nobody took: it is of another model then."""
+        left = [name for name in self._file_of if name not in self._taken and not name.endswith(_DERIVED)]
+        if left:
+            raise CheckpointError(
+                f"{self._file_of[left[0]]}: has the tensor {left[0]} ({len(left)} such), for which the architecture in "
+                "config.json has no use; the two are of different models"
+            )
 
 
 def _locate(folder: Path) -> dict[str, Path]:

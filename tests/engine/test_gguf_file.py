@@ -14,8 +14,9 @@ from engine.embedded import gguf_file
 from engine.embedded.tokenizer import Tokenizer
 from engine.errors import CheckpointError
 from tests.engine.conftest import OpenTiny
-from tests.engine.gguf_files import write_gguf
+from tests.engine.gguf_files import SENTENCEPIECE_TOKENS, write_gemma3_gguf, write_gguf
 from tests.engine.logits import all_logits
+from tests.engine.tiny_families import write_family
 from tests.tiny_model import write_tiny_model
 
 PROMPT = tuple(b"pass phrase is cobalt fig")
@@ -135,3 +136,58 @@ def test_a_tokenizer_beside_the_file_wins(tmp_path: Path) -> None:
     folder = convert(path, tmp_path / "converted")
 
     assert Tokenizer(folder).encode("ab") == Tokenizer(tmp_path).encode("ab")
+
+
+@pytest.fixture(scope="module", name="gemma3")
+def _gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Gemma 3 folder with the vocabulary of the GGUF files."""
+    return write_family(
+        tmp_path_factory.mktemp("gemma3"),
+        "gemma3",
+        vocab_size=len(SENTENCEPIECE_TOKENS),
+        query_pre_attn_scalar=32,
+        tie_word_embeddings=True,
+    )
+
+
+def test_a_converted_gemma3_file_is_the_same_model(tmp_path: Path, gemma3: Path, open_tiny: OpenTiny) -> None:
+    """A Gemma 3 GGUF gives its folder's logits: the 1 in its norms, both rotary embeddings, the local layers."""
+    folder = convert(write_gemma3_gguf(tmp_path / "m.gguf", gemma3), tmp_path / "m")
+
+    found = all_logits(open_tiny(folder=folder), PROMPT)
+
+    assert torch.allclose(found, all_logits(open_tiny(folder=gemma3), PROMPT), atol=1e-5)
+
+
+def test_gemma3_fields_that_a_file_leaves_out(tmp_path: Path, gemma3: Path) -> None:
+    """BUG-41: without a pattern every sixth layer is global, and a missing window is refused by name."""
+    extra = {"gemma3.attention.sliding_window_pattern": None}
+    folder = convert(write_gemma3_gguf(tmp_path / "m.gguf", gemma3, extra=extra), tmp_path / "m")
+    bare = write_gemma3_gguf(tmp_path / "b.gguf", gemma3, extra={"gemma3.attention.sliding_window": None})
+
+    assert json.loads((folder / "config.json").read_text())["sliding_window_pattern"] == 6
+    with pytest.raises(CheckpointError, match=r"has no attention\.sliding_window"):
+        convert(bare, tmp_path / "b")
+
+
+def test_a_sentencepiece_tokenizer_is_rebuilt(tmp_path: Path, gemma3: Path) -> None:
+    """Merges go by score, unknown letters fall back to their bytes, runs of spaces are tokens, and text comes back."""
+    tokenizer = Tokenizer(convert(write_gemma3_gguf(tmp_path / "m.gguf", gemma3), tmp_path / "m"))
+
+    def pieces(text: str) -> list[str]:
+        return [SENTENCEPIECE_TOKENS[i] for i in tokenizer.encode(text)]
+
+    assert pieces(" abcd") == ["▁abc", "d"]
+    assert pieces("bcd") == ["bc", "d"]
+    assert pieces("abc") == ["abc"]
+    assert pieces("<bos>é") == ["<bos>", "<0xC3>", "<0xA9>"]
+    assert pieces("a   b") == ["a", "   ", "b"]
+    assert tokenizer.decode(tokenizer.encode(" ab   cé ja")) == " ab   cé ja"
+
+
+def test_a_sentencepiece_tokenizer_with_a_space_prefix_is_refused(tmp_path: Path, gemma3: Path) -> None:
+    """A tokenizer that we could not rebuild exactly is refused by what is the matter with it."""
+    path = write_gemma3_gguf(tmp_path / "m.gguf", gemma3, extra={"tokenizer.ggml.add_space_prefix": True})
+
+    with pytest.raises(CheckpointError, match="puts a space before the text"):
+        convert(path, tmp_path / "m")

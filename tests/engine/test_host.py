@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from engine.errors import CheckpointError, EngineDied, InvalidSettings, NumericsError, RequestTooLong
 from engine.host import EngineHost
-from engine.load import ClosedLoad, LiveLoad, OpenLoad, Progress, TimedRequest
+from engine.load import ClosedLoad, LiveLoad, LoadReport, OpenLoad, Progress, TimedRequest
 from engine.request import FinishReason, Request
 from engine.settings import EngineSettings
 from tests.engine.conftest import OpenTiny
@@ -48,6 +49,17 @@ def _lasting(tiny_folder: Path) -> Iterator[EngineHost]:
 
 def endless(**changes: Any) -> Iterator[Request]:
     return (make_request(f"prompt {i}", request_id=f"r{i}", **changes) for i in count())
+
+
+def test_a_host_tells_what_its_engine_reports(lasting: EngineHost, tiny_folder: Path) -> None:
+    """How much of a load's prompts was found comes over from the child; without a cache there is nothing to tell."""
+    with contextlib.closing(open_host(tiny_folder, prefix_caching=True)) as cached:
+        requests = [make_request([1] * 40, request_id=f"r{i}") for i in range(2)]
+        cached.run(ClosedLoad(requests=iter(requests), concurrency=1), lambda _: True)
+        report = cached.report()
+
+    assert report == LoadReport(prefix_hit_share=32 / 80)
+    assert lasting.report() is None
 
 
 def test_a_host_answers_like_the_engine_itself(lasting: EngineHost, open_tiny: OpenTiny) -> None:

@@ -22,6 +22,8 @@ from tests.engine.requests import make_request
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"stop": ("",)}, "empty string"),
+        ({"priority": -1}, "priority is -1; give 0"),
+        ({"priority": 10}, "priority is 10"),
     ],
 )
 def test_impossible_requests_are_refused_by_name(changes: dict[str, Any], words: str) -> None:

@@ -22,6 +22,11 @@ from engine.settings import EngineSettings
         ("max_context", 0),
         ("num_kv_blocks", 0),
         ("num_threads", 0),
+        ("policy", "last_come"),
+        ("max_prefill_fraction", 0.0),
+        ("max_prefill_fraction", 1.01),
+        ("gpu_memory_fraction", 0.0),
+        ("gpu_memory_fraction", 1.5),
     ],
 )
 def test_values_no_engine_takes_are_refused(field: str, value: Any) -> None:

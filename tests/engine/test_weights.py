@@ -57,6 +57,23 @@ def test_a_copy_of_the_tied_head_in_the_file_is_ignored(tmp_path: Path) -> None:
     assert_like_reference(write_tiny_model(tmp_path, tensors=tensors, tie_word_embeddings=True))
 
 
+def test_tensors_that_follow_from_the_config_are_ignored(tmp_path: Path) -> None:
+    """BUG-41: the rotary frequencies that old exporters wrote beside the weights change nothing."""
+    tensors = tiny_tensors(tiny_config()) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
+
+    assert_like_reference(write_tiny_model(tmp_path, tensors=tensors))
+
+
+def test_a_tensor_without_a_use_is_refused(tmp_path: Path) -> None:
+    """BUG-41: a tensor that the architecture does not have, as a quantised file's scales, is refused by its name."""
+    tensors = tiny_tensors(tiny_config()) | {"model.layers.0.mlp.up_proj.weight_scale": torch.ones(1)}
+
+    with pytest.raises(
+        CheckpointError, match=r"has the tensor model\.layers\.0\.mlp\.up_proj\.weight_scale \(1 such\)"
+    ):
+        open_folder(write_tiny_model(tmp_path, tensors=tensors))
+
+
 def test_an_untied_checkpoint_without_a_head_is_refused(tmp_path: Path) -> None:
     """BUG-41: a missing lm_head is named; nothing is left at random values."""
     write_tiny_model(tmp_path, tensors=tiny_tensors(tiny_config(), with_head=False))

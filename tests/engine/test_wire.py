@@ -8,7 +8,7 @@ import pytest
 
 from engine import wire
 from engine.errors import EngineError, RequestTooLong, error_of_kind
-from engine.load import Progress
+from engine.load import LoadReport, Progress
 from tests.engine.requests import make_request
 from tests.engine.test_request import make_record
 
@@ -21,7 +21,7 @@ def over_the_wire(record: object) -> wire.Message:
 
 
 def test_records_survive_exactly() -> None:
-    """A request, a record and a step's progress come back equal, floats to the last bit."""
+    """A request, a record, a step's progress and a load's report come back equal, floats to the last bit."""
     request = make_request(stop=("a", "b"), temperature=0.1 + 0.2)
     record = make_record(token_times_s=(0.1 + 0.2, 1e-17, 123456.789012345))
     progress = Progress(
@@ -29,6 +29,9 @@ def test_records_survive_exactly() -> None:
         finished=(record,), kv_blocks_used=5,
     )  # fmt: skip
 
+    report = LoadReport(prefix_hit_share=1 / 3, client_limits=("cpu: 1", "lag: 2"))
+
+    assert wire.report_from(over_the_wire(report)) == report
     assert wire.request_from(over_the_wire(request)) == request
     assert wire.record_from(over_the_wire(record)) == record
     assert wire.progress_from(over_the_wire(progress)) == progress

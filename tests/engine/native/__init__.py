@@ -1,0 +1,1 @@
+"""The native kernels against torch."""
