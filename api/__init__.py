@@ -25,7 +25,8 @@
 - quality_words: what a precision costs, and what that was told from
 - explanation, explanation_schemas, explanation_words: what a job found, as JSON and as sentences
 - plot, page, static, templates: the web view
-- routes, app: the HTTP service
+- routes, app, repeated: the HTTP service, and parameters that it takes once
+- garbage: how a server looks for garbage that refers to itself
 - flags: command-line options as job-file fields
 - console: what the command line prints
 - watch: look at a device again and again, and show it

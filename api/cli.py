@@ -140,6 +140,7 @@ def serve(settings: Settings, host: str | None, port: int | None, database_url: 
     gc.disable()  # what is loaded from here on stays: looking through it again and again takes a tenth of the start
     from api.access import require_keys
     from api.app import create_app
+    from api.garbage import look_seldom
     from api.serving import serve_until_stopped
     from api.up import require_free_port, url_of
 
@@ -148,8 +149,7 @@ def serve(settings: Settings, host: str | None, port: int | None, database_url: 
     require_keys(stores.keys, settings)
     require_free_port(settings)
     app = create_app(stores, settings)
-    gc.freeze()
-    gc.enable()
+    look_seldom()
     _say(f"serving at {url_of(settings)}; Ctrl-C stops")
     serve_until_stopped(app, settings)
 

@@ -21,6 +21,8 @@ from api.settings import Settings
 from db import migrate
 from db.database import Database
 from engine.embedded.models import BUILT_IN, free_bytes
+from engine.embedded.native.compiler import find_compiler
+from engine.errors import NativeKernelsMissing
 from probes.control.guard_link import GuardLink
 from probes.control.opening import blocked
 from probes.detect import Survey, capabilities_of, survey
@@ -84,7 +86,17 @@ def _machine() -> list[Finding]:
             is_good=enough,
             text=ram if enough else f"{ram}; the default model wants {_MODEL_RAM_BYTES / 2**30:.0f} GiB",
         ),
+        _kernels(),
     ]
+
+
+def _kernels() -> Finding:
+    """Tell whether the embedded engine's kernels for CPUs can be compiled."""
+    try:
+        is_good, text = True, f"compiled at first use by {find_compiler()}"
+    except NativeKernelsMissing as error:
+        is_good, text = False, f"torch computes in their place, more slowly: {error}"
+    return Finding(section="machine", name="kernels", is_good=is_good, text=text)
 
 
 def _versions() -> list[Finding]:

@@ -30,14 +30,19 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--allow-device-control", is_flag=True, help="Set the point's clocks and power limits while serving; the "
               "operator must allow it too.")  # fmt: skip
 @click.option("--device", help="auto, cpu, gpu, cuda:N or a UUID [default: the job's with --point, else auto].")
-@click.option("--precision", help="fp32, bf16, fp16 or int8 [default: fp32].")
+@click.option("--precision", help="As in docs/knobs.md: fp32, bf16, int8, int4 and others [default: fp32].")
 @click.option("--max-batch", type=int, help="Sequences that run at once [default: 8].")
 @click.option("--prefill-chunk", type=int, help="Prompt tokens of a step at most [default: 256].")
-@click.option("--policy", help="decode_first or prefill_first [default: decode_first].")
+@click.option("--policy", help="decode_first, prefill_first, or priority: requests by their field `priority` "
+              "[default: decode_first].")  # fmt: skip
+@click.option("--max-prefill-fraction", type=float, help="Most that prompts may be of a step's tokens while others "
+              "decode [default: 1].")  # fmt: skip
+@click.option("--prefix-caching", is_flag=True, default=None, help="Keep computed blocks for prompts that begin alike.")
 @click.option("--max-context", type=int, help="Longest prompt plus output [default: the job's, else the model's].")
 @click.option("--block-size", type=int, help="Tokens in a KV-cache block [default: 16].")
 @click.option("--num-kv-blocks", type=int, help="Blocks in the KV cache [default: as many as max-batch may need].")
 @click.option("--num-threads", type=int, help="Compute threads [default: one per core].")
+@click.option("--gpu-memory-fraction", type=float, help="Share of a GPU's memory to fill [default: 0.9].")
 @click.option("--served-model-name", metavar="NAME", help="What callers name the model [default: MODEL].")
 @click.option("--chat-template", type=click.Path(path_type=Path), metavar="FILE", help="A jinja2 chat template "
               "[default: the checkpoint's].")  # fmt: skip

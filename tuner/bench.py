@@ -18,6 +18,7 @@ from engine.errors import (
     EngineDied,
     EngineError,
     InvalidSettings,
+    NotNative,
     NotScored,
     NumericsError,
     PackageMissing,
@@ -35,7 +36,7 @@ from tuner.errors import InvalidRequest
 from tuner.gauge import QualityGauge, QualityStore
 from tuner.knobs import EMBEDDED, SERVERS, SIMULATED, live_knobs, rules_of
 from tuner.layout import limits_of
-from tuner.measurement import Measurement, Quality, summarise
+from tuner.measurement import EMULATED, Measurement, Quality, summarise
 from tuner.mlperf import TailState, worst_tail
 from tuner.objectives import Verdict, quality_verdict, verdict
 from tuner.pareto import ObjectivePair
@@ -123,6 +124,12 @@ def _with_report(measurement: Measurement, report: LoadReport | None, *, shares_
         num_preemptions=num_preemptions,
         reasons=tuple(dict.fromkeys((*measurement.reasons, *reasons))),
     )
+
+
+def _emulated(settings: EngineSettings) -> Outcome:
+    """Return what is made of a point whose arithmetic is imitated: its answers were told, no window is run."""
+    detail = f"{settings.precision} is emulated on this device: what it answers counts, its speed and energy do not"
+    return Outcome(state=TrialState.INVALID, reason=EMULATED, detail=detail)
 
 
 def _overloaded(outcome: Outcome, growth: int) -> Outcome:
@@ -213,6 +220,8 @@ class Bench:
             if cost is not None and (failed := quality_verdict(self._request.quality, cost)) is not None:
                 return Outcome(state=failed.state, reason=failed.reason, detail=failed.detail)
             serving = self._engine_for(settings)
+            if serving.info.is_emulated:
+                return _emulated(settings)
             self._session = f"{self._token}-{self._num_launches}"
             self._idle(serving)
             self._rig.cool_down()
@@ -221,6 +230,9 @@ class Bench:
         except _HOPELESS:
             self.close()
             raise
+        except NotNative as error:  # what a GPU computes in only the engine on it knows
+            self.close()
+            return Outcome(state=TrialState.FAILED, reason=error.kind, detail=str(error))
         except InvalidSettings as error:
             self.close()
             if self._request.engine == EMBEDDED:
@@ -252,7 +264,8 @@ class Bench:
             self.close()
             self._opened = self._open_engine(settings)
             self._num_launches += 1
-            log.info("engine_opened", precision=settings.precision, max_batch=settings.max_batch)
+            log.info("engine_opened", precision=settings.precision, max_batch=settings.max_batch,
+                     start_s=round(self._opened.info.start_s, 1))  # fmt: skip
         elif self._settings.prefill_chunk != settings.prefill_chunk:
             self._opened.set_prefill_chunk(settings.prefill_chunk)
         self._settings = settings

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.embedded.precision import KV_PRECISIONS, MODES
 from engine.servers.adapter import ADAPTERS
+from engine.settings import POLICIES
 from probes.simulated.names import is_simulated_name
 from tuner.errors import InvalidRequest
 from tuner.request import KnobValue
@@ -40,9 +42,13 @@ _EMBEDDED_RULES: dict[str, KnobRule] = {
         needs_launch=True,
         default="fp32",
         tried=("fp32", "bf16", "int8"),
-        words=("fp32", "bf16", "fp16", "int8"),
+        words=tuple(MODES),
     ),
     "prefill_chunk": KnobRule(needs_launch=False, default=256, tried=(32, 64, 128, 256, 512)),
+    "kv_precision": KnobRule(needs_launch=True, default="auto", words=KV_PRECISIONS),
+    "policy": KnobRule(needs_launch=True, default="decode_first", words=POLICIES),
+    "max_prefill_fraction": KnobRule(needs_launch=True, default=1.0),
+    "prefix_caching": KnobRule(needs_launch=True, default="off", words=("off", "on")),
 }
 #: Batch and chunk default to those of vLLM's V1 engine on data-centre GPUs (max_num_seqs 256, max_num_batched_tokens
 #: 8192). A layout is searched where a job names one; else the smallest that holds the model (`tuner.layout`).
@@ -56,7 +62,8 @@ _SIMULATED_RULES: dict[str, KnobRule] = {
     ),
     "prefill_chunk": KnobRule(needs_launch=False, default=8192, tried=(512, 1024, 2048, 4096, 8192)),
     "kv_precision": KnobRule(needs_launch=True, default="auto", words=("auto", "bf16", "fp8", "int8", "nvfp4")),
-    "policy": KnobRule(needs_launch=True, default="decode_first", words=("decode_first", "prefill_first")),
+    "policy": KnobRule(needs_launch=True, default="decode_first", words=POLICIES),
+    "max_prefill_fraction": KnobRule(needs_launch=True, default=1.0),
     "tensor_parallel": KnobRule(needs_launch=True, default=1),
     "pipeline_parallel": KnobRule(needs_launch=True, default=1),
     "data_parallel": KnobRule(needs_launch=True, default=1),
@@ -83,6 +90,9 @@ ENGINES = tuple(_RULES)
 #: About how long a launch takes until the first request is served: what a search weighs against a window. A data-centre
 #: server loads some hundred GB and captures graphs; ours loads a small model.
 _LAUNCH_S = {EMBEDDED: 5.0, SIMULATED: 60.0} | dict.fromkeys(SERVERS, 60.0)
+#: The knobs that are shares, and those that are switches: of the others numbers are counts.
+SHARE_KNOBS = ("max_prefill_fraction",)
+SWITCH_KNOBS = ("expert_parallel", "prefix_caching")
 #: The knobs that say which GPUs do what.
 LAYOUT_KNOBS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "prefill_gpus")
 

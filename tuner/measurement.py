@@ -24,6 +24,8 @@ from probes.device import Reading
 from tuner.request import LATENCIES, STATISTICS
 
 CONFIDENCE = 0.95
+#: Why a window of an engine that imitates a precision counts for nothing.
+EMULATED = "emulated"
 #: Slices of a window whose rates are taken as repeats.
 NUM_SLICES = 10
 #: 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom (any table; scipy.stats.t.ppf gives the same).
@@ -325,7 +327,7 @@ def summarise(
         tokens_per_chunk=None if chunks is None else chunks.tokens_per_chunk,
         failures=_counted((r.error or "").partition(":")[0] for r in records if r.finish_reason is FinishReason.ERROR),
         remarks=_counted(note for r in finished for note in r.notes),
-        reasons=tuple(reading.reasons),
+        reasons=(*reading.reasons, *((EMULATED,) if engine.is_emulated else ())),
     )
 
 

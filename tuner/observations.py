@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.errors import InvalidSettings
-from engine.settings import EngineSettings
+from engine.settings import EngineSettings, prompt_budget
 from engine.simulated.layout import WorkModel
 from engine.simulated.machine import MachineLimits
 from engine.simulated.shapes import ModelShape
@@ -163,9 +163,14 @@ def _steps(
     lengths = _mean_lengths(workload)
     running, num_tokens = measurement.mean_running / replicas, measurement.output_tokens / replicas
     num_prompts = measurement.prompt_tokens / lengths.prompt / replicas
-    chunk = settings.prefill_chunk * settings.data_parallel
+    is_apart = settings.policy == "prefill_first"
+    chunk = prompt_budget(
+        settings.prefill_chunk * settings.data_parallel,
+        settings.max_prefill_fraction,
+        num_decodes=0 if is_apart else round(running),
+    )
     count_step = _Counter(work_model, lengths, chunk, running)
-    if settings.policy == "prefill_first":
+    if is_apart:
         num_decode_steps = max(1.0, (num_tokens - num_prompts) / running)
         steps = count_step.apart(num_prompts / num_decode_steps)
     else:

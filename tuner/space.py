@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InvalidSettings
+from engine.embedded.precision import require_native
+from engine.errors import InvalidSettings, NotNative
 from engine.settings import AS_STORED, EngineSettings
 from engine.simulated.machine import Limits
 from engine.simulated.shapes import load_shape
@@ -22,7 +23,7 @@ from probes.device import Device, DeviceKind, Method
 from probes.errors import InvalidSetting
 from probes.settings import CPU_CLOCK_CAP, DEVICE_KNOBS, POWER_CAP, DeviceSettings, Settable
 from tuner.errors import InvalidRequest
-from tuner.knobs import EMBEDDED, SERVERS, SIMULATED, rules_of
+from tuner.knobs import EMBEDDED, SERVERS, SHARE_KNOBS, SIMULATED, SWITCH_KNOBS, rules_of
 from tuner.layout import default_tensor_parallel, filled_data_parallel, limits_of, refuse_unusable
 from tuner.point import OperatingPoint
 from tuner.request import MAX_TOKENS, KnobRange, KnobValue, TuneRequest
@@ -150,6 +151,10 @@ def _settings_of(request: TuneRequest, point: OperatingPoint, num_gpus: int) -> 
     words: dict[str, Any] = {name: str(chosen.pop(name)) for name, rule in rules.items() if rule.words}
     if "precision" not in rules:
         words["precision"] = AS_STORED
+    switches = {name: words.pop(name) == "on" for name in SWITCH_KNOBS if name in words}
+    shares: dict[str, Any] = {
+        name: _number(f"knobs.{name}", chosen.pop(name)) for name in SHARE_KNOBS if name in chosen
+    }
     counts: dict[str, Any] = {name: _whole(name, value) for name, value in chosen.items()}
     if request.engine == SIMULATED and "data_parallel" not in point.as_dict():
         sizes = {name: counts[name] for name in ("tensor_parallel", "pipeline_parallel", "prefill_gpus")}
@@ -157,8 +162,9 @@ def _settings_of(request: TuneRequest, point: OperatingPoint, num_gpus: int) -> 
     return EngineSettings(
         model=request.model,
         max_context=max_context(request.workload),
-        expert_parallel=words.pop("expert_parallel", "off") == "on",
+        **switches,
         **words,
+        **shares,
         **counts,
     )
 
@@ -236,11 +242,21 @@ def _may_set(request: TuneRequest, device: Device) -> bool:
 
 
 def _can_run(request: TuneRequest, value: KnobValue, device: Device) -> bool:
-    """Return whether a precision is worth a try; what a server lacks only the server itself knows."""
+    """Return whether a precision is worth a try by default; what a server lacks only the server itself knows."""
     limits = limits_of(device)
     if limits is not None:
         return not isinstance(value, str) or value in limits.arithmetics
+    # On a GPU int8 weights are unpacked before every product: more traffic than 16-bit weights, not less.
     return not (request.engine == EMBEDDED and value == "int8" and device.info.kind is DeviceKind.GPU)
+
+
+def _require_native(request: TuneRequest, value: KnobValue, device: Device) -> None:
+    """Refuse a precision that a CPU lacks; what a GPU lacks the engine on it says, of each trial."""
+    if request.engine == EMBEDDED and device.info.kind is DeviceKind.CPU:
+        try:
+            require_native(str(value), capability=None)
+        except NotNative as error:
+            raise InvalidRequest("knobs.precision", value, f"{error}; remove it") from error
 
 
 def _knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Sequence[Settable]) -> Knob:
@@ -257,8 +273,8 @@ def _knob(request: TuneRequest, asked: KnobRange, device: Device, settables: Seq
     for value in asked.values if rule.words else ():
         if value not in rule.words:
             raise InvalidRequest(f"knobs.{asked.name}", value, f"choose from {', '.join(rule.words)}")
-        if request.engine == EMBEDDED and not _can_run(request, value, device):
-            raise InvalidRequest("knobs.precision", value, "int8 weights run on CPUs only in this version; remove it")
+        if asked.name == "precision":
+            _require_native(request, value, device)
     return Knob(name=asked.name, values=asked.values, needs_launch=rule.needs_launch, default=rule.default)
 
 

@@ -21,7 +21,9 @@ def template(scheme: Scheme) -> dict[str, Any]:
     theme = THEMES[scheme]
     x, y = channels()
     colour = alt.Color(
-        "letter:N", scale=alt.Scale(domain=list(LETTERS), range=list(theme.series)), legend=_legend(theme.quiet)
+        "letter:N",
+        scale=alt.Scale(domain=list(LETTERS), range=list(theme.series[: len(LETTERS)])),
+        legend=_legend(theme.quiet),
     )
     dash = alt.StrokeDash(
         "letter:N", scale=alt.Scale(domain=list(LETTERS), range=list(DASHES)), legend=_legend(theme.quiet)

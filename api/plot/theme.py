@@ -1,7 +1,8 @@
 """How charts look, light and dark: the same colours as the custom properties of style.css, and the fonts around them.
 
-Series colours are those of Okabe and Ito ("Color Universal Design", 2008), moved in lightness until each has the
-contrast of text with its ground (WCAG 2.2, 1.4.3). Knows nothing of what a chart shows.
+The first eight series colours are those of Okabe and Ito ("Color Universal Design", 2008), moved in lightness until
+each has the contrast of text with its ground (WCAG 2.2, 1.4.3); the others fill the gaps between them. Knows nothing of
+what a chart shows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ PICTURE_FONTS = "'Liberation Sans', sans-serif"
 LETTERS = ("A", "B", "C", "D", "E", "F", "G", "H")
 DASHES: tuple[tuple[int, ...], ...] = (
     (1, 0), (7, 3), (2, 3), (10, 3, 2, 3), (4, 2), (12, 4), (2, 2, 7, 2), (5, 5),
+)  # fmt: skip
+#: Precisions in the order of the series' colours: new ones come last, so that none changes its own.
+_COLOURED = (
+    "fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4", "tf32", "int8_dynamic", "int4_g32", "int4_g128",
 )  # fmt: skip
 #: What a point is drawn as whose job searches no precision.
 ONE_PRECISION = "one precision"
@@ -52,7 +57,20 @@ THEMES: dict[Scheme, Theme] = {
         rule="#e1e5ea",
         bad="#b3261e",
         warn="#855200",
-        series=("#0067a3", "#b34700", "#00734f", "#9c3a77", "#7d5a00", "#0a7387", "#5b44b0", "#57606c"),
+        series=(
+            "#0067a3",
+            "#b34700",
+            "#00734f",
+            "#9c3a77",
+            "#7d5a00",
+            "#0a7387",
+            "#5b44b0",
+            "#57606c",
+            "#6b3e1d",
+            "#8a1c3b",
+            "#4a5f00",
+            "#24366b",
+        ),
     ),
     "dark": Theme(
         ground="#161b22",
@@ -61,14 +79,27 @@ THEMES: dict[Scheme, Theme] = {
         rule="#29313c",
         bad="#ff8f85",
         warn="#e6b04e",
-        series=("#5eb0ea", "#f08a4b", "#3fc79a", "#e59cc4", "#e6b84c", "#6fd3e3", "#b3a5f7", "#a9b4c1"),
+        series=(
+            "#5eb0ea",
+            "#f08a4b",
+            "#3fc79a",
+            "#e59cc4",
+            "#e6b84c",
+            "#6fd3e3",
+            "#b3a5f7",
+            "#a9b4c1",
+            "#c9966b",
+            "#ff9bb0",
+            "#b7cc5c",
+            "#8fb0ff",
+        ),
     ),
 }
 
 
 def colour_of(precision: str, scheme: Scheme) -> str:
     """Return the colour of a precision: the same in every chart, whichever others a job has."""
-    place = PRECISIONS.index(precision) if precision in PRECISIONS else 0
+    place = _COLOURED.index(precision) if precision in _COLOURED else 0
     return THEMES[scheme].series[place]
 
 

@@ -16,6 +16,7 @@ import structlog
 from api.cli import main
 from api.settings import Settings, load_settings
 from api.stores import Stores, open_stores
+from engine.embedded.models import default_cache_dir
 from tests.api.commands import Ended, FinishedJob, has_run_to_its_end, run, tiny_flags
 from tests.tiny_model import write_tiny_model
 
@@ -55,6 +56,11 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("WATTFRONT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WATTFRONT_DATABASE_URL", f"sqlite:///{tmp_path}/store/wattfront.db")
+    # The engine's kernels are compiled once for all tests, as they are for all jobs of a user.
+    kernels = default_cache_dir() / "native"
+    kernels.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "native").symlink_to(kernels)
     monkeypatch.setenv("WATTFRONT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WATTFRONT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("WATTFRONT_GUARD_SOCKET", str(tmp_path / "guard.sock"))

@@ -14,6 +14,7 @@ from api.app import create_app
 from api.settings import Settings
 from api.stores import Stores, utc_now
 from db.job import JobState
+from engine.embedded.precision import MODES
 from tests.db.factories import make_capability, make_device, make_request
 from tuner.knobs import SERVERS
 
@@ -138,7 +139,7 @@ def test_engines_tell_their_knobs_and_workers(client: TestClient, stores: Stores
         "needs_launch": True,
         "default": "fp32",
         "tried": ["fp32", "bf16", "int8"],
-        "words": ["fp32", "bf16", "fp16", "int8"],
+        "words": list(MODES),
     }
     simulated = client.get("/v1/devices").json()["named"]
     assert all(one["worker_hosts"] == ["rack3"] for one in simulated)

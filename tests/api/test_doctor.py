@@ -81,9 +81,20 @@ def test_what_can_be_simulated_is_told_on_any_machine(settings: Settings) -> Non
 
 def test_it_creates_nothing(settings: Settings, tmp_path: Path) -> None:
     """Looking makes neither a database nor a cache nor their folders."""
+    before = sorted(tmp_path.rglob("*"))
     found = of_section(examine(settings), "database")
     assert [finding.text for finding in found] == ["not there yet; made on first use"]
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_missing_compiler_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a C++ compiler the report says what that costs and what to install; tuning can run."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    (told,) = (finding for finding in of_section(examine(settings), "machine") if finding.name == "kernels")
+
+    assert (told.is_good, told.is_needed) == (False, False)
+    assert "torch computes in their place, more slowly" in told.text
+    assert "install one" in told.text
 
 
 def test_it_leaves_a_database_as_it_is(settings: Settings) -> None:

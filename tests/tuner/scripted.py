@@ -153,11 +153,15 @@ class ScriptedEngine:
     has_tokens: bool = True
     load_report: LoadReport | None = None
     is_closed: bool = False
+    is_emulated: bool = False
 
     @property
     def info(self) -> EngineInfo:
         return make_engine_info(
-            precision=self.settings.precision, max_context=self.settings.max_context or 2048, pids=(11, 12)
+            precision=self.settings.precision,
+            max_context=self.settings.max_context or 2048,
+            pids=(11, 12),
+            is_emulated=self.is_emulated,
         )
 
     def encode(self, text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from engine.errors import (
     EngineError,
     InvalidSettings,
     NotEnoughMemory,
+    NotNative,
     NumericsError,
     UnknownModel,
 )
@@ -97,6 +98,24 @@ class TestFailures:
         rig.launcher.changes["fp16"] = with_(score_error=NumericsError("m in fp16: logits are not finite"))
         outcome = rig.measure(precision="fp16")
         assert told(outcome) == (TrialState.INFEASIBLE, "numerics", "m in fp16: logits are not finite", None)
+        assert TrialState.COMPLETE is rig.measure().state
+
+    def test_an_emulated_engine_runs_no_window(self) -> None:
+        """What is emulated is scored, but its speed and energy are never measured: the trial is invalid, by name."""
+        rig = Rig()
+        rig.launcher.changes["bf16"] = with_(is_emulated=True)
+        outcome = rig.measure(precision="bf16")
+        assert (outcome.state, outcome.reason) == (TrialState.INVALID, "emulated")
+        assert (outcome.measurement, outcome.session, outcome.device_j) == (None, None, None)
+        assert [step for step in rig.journal if "bf16" in step] == ["open bf16 4", "score bf16"]
+
+    def test_a_precision_that_the_device_lacks_fails_alone(self) -> None:
+        """A launch that is refused for want of hardware is a failed trial with its reason, and the job goes on."""
+        rig = Rig()
+        rig.measure()
+        rig.launcher.errors = [NotNative("precision is 'fp8', which needs a newer GPU")]
+        outcome = rig.measure(precision="fp8")
+        assert told(outcome) == (TrialState.FAILED, "not_native", "precision is 'fp8', which needs a newer GPU", None)
         assert TrialState.COMPLETE is rig.measure().state
 
     def test_absurd_probabilities_are_infeasible(self) -> None:

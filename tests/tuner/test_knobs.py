@@ -18,11 +18,12 @@ def test_every_knob_is_a_field_of_the_settings(engine: str) -> None:
 
 
 def test_words_are_those_of_the_settings() -> None:
-    """Precisions and policies are the settings' own; of precisions a simulation lacks only fp32."""
+    """Precisions and policies are the settings' own; a simulation lacks those that only the embedded engine has."""
     rules = rules_of("simulated")
     assert (rules["policy"].words, rules["kv_precision"].words) == (POLICIES, KV_PRECISIONS)
-    assert set(rules["precision"].words) == set(PRECISIONS) - {"fp32"}
+    assert set(rules["precision"].words) < set(PRECISIONS) == set(rules_of("embedded")["precision"].words)
     assert set(LAYOUT_KNOBS) <= set(rules)
+    assert rules_of("embedded")["policy"].words == POLICIES
 
 
 def test_an_unknown_engine_is_refused() -> None:

@@ -40,11 +40,11 @@ moments = st.floats(min_value=0.0, max_value=50.0)
 streams = st.lists(st.lists(moments, max_size=8).map(sorted), max_size=8)
 
 
-def summarised(*records: RequestRecord, reading: Reading | None = None) -> Measurement:
+def summarised(*records: RequestRecord, reading: Reading | None = None, is_emulated: bool = False) -> Measurement:
     return summarise(
         records,
         reading or make_reading(),
-        engine=make_engine_info(),
+        engine=make_engine_info(is_emulated=is_emulated),
         warmup_s=10.0,
         mean_running=4.0,
         prompt_tokens=64,
@@ -316,6 +316,11 @@ class TestEnergyThatCannotBeUsed:
             shown.is_valid,
         ) == (("sampling_gap", "suspended"), False)
         assert summarised(make_record(20.0)).is_valid
+
+    def test_an_emulated_engine_is_never_a_measurement(self) -> None:
+        """A window of an engine that imitates its precision is invalid, however it came to be run."""
+        shown = summarised(make_record(20.0), is_emulated=True)
+        assert (shown.reasons, shown.is_valid) == (("emulated",), False)
 
     @pytest.mark.parametrize("records", [(), (make_record(5.0),), (make_record(),)], ids=["none", "before", "empty"])
     def test_a_window_without_tokens_divides_nothing(self, records: Sequence[RequestRecord]) -> None:

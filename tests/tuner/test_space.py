@@ -133,19 +133,20 @@ def test_a_point_tells_engine_and_device_apart() -> None:
     assert settings_of(make_request(), OperatingPoint.of({"max_batch": 4})) == settings_of(make_request(), point)
 
 
-@pytest.mark.parametrize("precision", ["fp8", "FP32", "", 16])
+@pytest.mark.parametrize("precision", ["fp6", "FP32", "", 16])
 def test_an_unknown_precision_is_refused(precision: KnobValue) -> None:
     """A precision that the engine lacks is refused with the list of those it has."""
-    with pytest.raises(InvalidRequest, match=r"knobs\.precision is .*: choose from fp32, bf16, fp16, int8"):
+    with pytest.raises(InvalidRequest, match=r"knobs\.precision is .*: choose from fp32, tf32, bf16"):
         space_of(KnobRange(name="precision", values=(precision,)))
 
 
-def test_int8_is_refused_on_a_gpu_only() -> None:
-    """The precision that only CPUs run is refused for a GPU and taken for a CPU."""
-    int8 = KnobRange(name="precision", values=("int8",))
-    assert values_of(space_of(int8)) == {"precision": ("int8",)}
-    with pytest.raises(InvalidRequest, match=r"knobs\.precision is 'int8'"):
-        space_of(int8, kind=DeviceKind.GPU)
+@pytest.mark.parametrize("precision", ["tf32", "fp8", "nvfp4", "mxfp4"])
+def test_what_only_a_gpu_computes_in_is_refused_on_a_cpu(precision: str) -> None:
+    """A precision that a CPU lacks is refused with what it needs, before the job is stored; GPUs differ."""
+    knob = KnobRange(name="precision", values=("fp32", precision))
+    with pytest.raises(InvalidRequest, match=rf"knobs\.precision is '{precision}': .* needs an NVIDIA GPU of compute"):
+        space_of(knob)
+    assert values_of(space_of(knob, kind=DeviceKind.GPU)) == {"precision": ("fp32", precision)}
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, "eight", True, 10**400])
@@ -399,3 +400,30 @@ def test_a_model_is_served_as_it_is_published() -> None:
     assert space.default_point["precision"] == "fp8"
     named = simulated_space(KnobRange(name="max_batch", values=(8,)), model="deepseek-r1", device="simulated:b200:8")
     assert values_of(named)["precision"] == ("fp8",)
+
+
+def test_shares_and_switches_are_knobs_of_the_embedded_engine() -> None:
+    """A job may name a share of a step, a policy and the prefix cache; each becomes the engine's own setting."""
+    names: dict[str, KnobValue] = {"max_prefill_fraction": 0.5, "policy": "prefill_first", "prefix_caching": "on"}
+    knobs = tuple(KnobRange(name=name, values=(value,)) for name, value in names.items())
+    request = make_request(knobs=knobs)
+
+    found = settings_of(request, search_space(request, ScriptedDevice()).default_point)
+
+    assert (found.max_prefill_fraction, found.policy, found.prefix_caching) == (0.5, "prefill_first", True)
+    assert settings_of(make_request(), OperatingPoint.of({"max_batch": 2})).prefix_caching is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_prefill_fraction", 0.0, "give a share above 0"),
+        ("max_prefill_fraction", "half", "give numbers"),
+        ("policy", "priority", "choose from decode_first, prefill_first"),
+        ("prefix_caching", "yes", "choose from off, on"),
+    ],
+)
+def test_what_no_share_or_switch_can_be_is_refused(name: str, value: KnobValue, words: str) -> None:
+    """A share outside its range, a word for a number, and classes that no load's request has are refused by name."""
+    with pytest.raises(InvalidRequest, match=words):
+        search_space(make_request(knobs=(KnobRange(name=name, values=(value,)),)), ScriptedDevice())

@@ -42,7 +42,7 @@ def test_charts_have_the_colours_of_the_page(scheme: Scheme) -> None:
         **{name: getattr(theme, name) for name in ("text", "quiet", "rule", "bad", "warn")},
     }
     assert {name: page_colour(name, scheme) for name in shown} == shown
-    assert tuple(page_colour(f"series-{i + 1}", scheme) for i in range(8)) == theme.series
+    assert tuple(page_colour(f"series-{i + 1}", scheme) for i in range(len(theme.series))) == theme.series
     assert f"--sans: {FONTS};" in SHEET
 
 
@@ -59,4 +59,4 @@ def test_a_precision_has_one_colour_everywhere() -> None:
     """Each precision has a colour of its own, whichever others stand beside it, and legends go from wide to narrow."""
     assert len({colour_of(precision, "light") for precision in PRECISIONS}) == len(PRECISIONS)
     assert ordered(["nvfp4", "odd", "bf16", "fp8", "bf16"]) == ["bf16", "fp8", "nvfp4", "odd"]
-    assert len(LETTERS) == len(THEMES["light"].series)
+    assert len(LETTERS) <= len(THEMES["light"].series)
