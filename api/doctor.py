@@ -93,7 +93,7 @@ def _machine() -> list[Finding]:
 def _kernels() -> Finding:
     """Tell whether the embedded engine's kernels for CPUs can be compiled."""
     try:
-        is_good, text = True, f"compiled at first use by {find_compiler()}"
+        is_good, text = True, f"compiled at first use by {' '.join(find_compiler())}"
     except NativeKernelsMissing as error:
         is_good, text = False, f"torch computes in their place, more slowly: {error}"
     return Finding(section="machine", name="kernels", is_good=is_good, text=text)

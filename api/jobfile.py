@@ -51,6 +51,8 @@ def read_fields(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(path: Path | None, flags: Mapping[str, Any]) -> tuple[JobIn, TuneRequest]:
     text = "" if path is None else _read(path)
     fields, lines = _parse(path, text)
+    if isinstance(knobs := fields.get("knobs"), dict):
+        fields["knobs"] = {name: _words_of(values) for name, values in knobs.items()}
     for dotted, value in flags.items():
         _lay_over(fields, dotted.split("."), value)
     try:
@@ -63,6 +65,13 @@ def _checked(path: Path | None, flags: Mapping[str, Any]) -> tuple[JobIn, TuneRe
     except InvalidRequest as error:
         # Where the fault is a name, as in an unknown metric, the value is the key that stands in the file.
         raise _complaint(path, lines, flags, f"{error.field}.{error.value}", str(error)) from error
+
+
+def _words_of(values: object) -> object:
+    """Return a knob's values with `on` and `off` as the words they are: YAML 1.1 takes them for truth values."""
+    if not isinstance(values, list):
+        return values
+    return [("on" if value else "off") if isinstance(value, bool) else value for value in values]
 
 
 def _read(path: Path) -> str:

@@ -16,7 +16,7 @@ from api.prepare import Prepared
 from api.stores import Stores, utc_now
 from db.job import Job
 from db.reuse import Found
-from engine.errors import EngineError, InvalidSettings
+from engine.errors import EngineError, InvalidSettings, NativeKernelsMissing
 from engine.settings import EngineSettings
 from probes.device import PowerSource
 from tuner.bench import engine_device
@@ -197,11 +197,12 @@ class EarlierResults:
         files = self._prepared.files
         if files is None:
             return self._simulated_engine(point)
-        import torch  # preparing the model has brought it already
+        from engine.embedded.loop import version_on  # brings torch, as preparing the model has done already
 
-        from engine.embedded.loop import VERSION
-
-        return EMBEDDED, f"{VERSION}+torch{torch.__version__}", files.model_hash
+        try:
+            return EMBEDDED, version_on(engine_device(self._prepared.device)), files.model_hash
+        except NativeKernelsMissing:
+            return None
 
     def _simulated_engine(self, point: OperatingPoint) -> tuple[str, str, str] | None:
         if self._simulation is None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from benchmarks.contender import ContenderDied, Run, RunningContender
 from benchmarks.contenders import HF_PYTHON, LLAMACPP_PYTHON, VLLM_PYTHON, chosen
-from benchmarks.machine import ForeignLoad, describe, finish
+from benchmarks.machine import ForeignLoad, describe, finish, wait_until_quiet
 from engine.embedded.models import ModelFiles, default_cache_dir, resolve
 from engine.embedded.tokenizer import Tokenizer
 from tuner.workload import corpus_text
@@ -39,8 +39,6 @@ PROMPT, OUTPUT = 128, 64
 GATE = 1.01
 #: Text that the gate scores: pieces, and tokens of each.
 GATE_PIECES, GATE_TOKENS = 8, 256
-#: OpenMP's threads spin for a moment before they sleep.
-SETTLE_S = 0.5
 #: Cores in foreign use above which figures are marked: OpenMP's barriers then wait for whole scheduler ticks.
 QUIET_CORES = 0.15
 #: Contenders whose greedy tokens ought to be alike.
@@ -150,7 +148,7 @@ def interleaved(
 
 
 def _watched(one: RunningContender, prompts: Sequence[Sequence[int]]) -> tuple[Run, float]:
-    time.sleep(SETTLE_S)
+    wait_until_quiet()
     load = ForeignLoad([one.process])
     return one.run(prompts, OUTPUT), load.cores()
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import psutil
 import torch
 
+#: Below this nobody uses the machine, for a moment of so many seconds.
+_QUIET_CORES = 0.08
+_MOMENT_S = 0.4
 #: Instruction sets that decide how fast products of small numbers are, by the kernel's names.
 _INSTRUCTIONS = (
     "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "amx_fp16",
@@ -52,6 +55,19 @@ class ForeignLoad:
         """Return the mean number of cores in foreign use."""
         busy_s = _host_busy_s() - self._host_s - (_busy_s(self._own) - self._own_s)
         return max(0.0, busy_s / (time.monotonic() - self._wall_s))
+
+
+def wait_until_quiet(*, limit_s: float = 10.0) -> None:
+    """Wait until nothing uses the machine for a moment, or for as long as the limit.
+
+    What ran before may go on spinning: vLLM's threads keep half a core for a second after their last token.
+    """
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        load = ForeignLoad()
+        time.sleep(_MOMENT_S)
+        if load.cores() < _QUIET_CORES:
+            return
 
 
 def _host_busy_s() -> float:

@@ -33,6 +33,8 @@ from tuner.workload import max_context
 #: half of it the clock costs more time than it saves power (arXiv 2605.11999 finds the knee between 50 and 80 %).
 NUM_CLOCK_CAPS = 6
 LOWEST_CLOCK_SHARE = 0.5
+#: What the embedded engine serves in on a GPU unless a job says otherwise: its fp32 units are few.
+GPU_PRECISION = "bf16"
 #: Precisions in which some models are published: those are served so unless a job says otherwise.
 PUBLISHED = ("fp8", "nvfp4")
 
@@ -91,6 +93,8 @@ def search_space(request: TuneRequest, device: Device, *, settables: Sequence[Se
     settables = device.settables() if settables is None else settables
     asked = request.knobs or _all_knobs(request, device, settables)
     knobs = tuple(_knob(request, knob_range, device, settables) for knob_range in asked)
+    if request.engine == EMBEDDED and device.info.kind is DeviceKind.GPU:
+        knobs = _with_default(knobs, "precision", GPU_PRECISION)
     for knob in knobs:  # the engine judges each knob by itself, so that every combination need not be tried
         for value in knob.values:
             settings_of(request, OperatingPoint.of({knob.name: value}))

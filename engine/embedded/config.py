@@ -75,6 +75,11 @@ class ModelConfig:
         return self._count(0 if self.experts is None else self.experts.top_k)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether any layer has experts: which of them a step's rows choose decides what is computed in it."""
+        return any(self.expert_layers)
+
+    @property
     def usable_context(self) -> int:
         """Longest context the position embedding is good for."""
         limits = (self.rope.usable_context, self.local_rope.usable_context, self.max_context)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
+from engine.embedded import decode_graphs
 from engine.embedded.blocks import BlockPool
-from engine.embedded.native.library import instructions
+from engine.embedded.native.library import instructions, kernels_for
 from engine.embedded.precision import mode_of, require_kv_precision
 from engine.embedded.prefix_cache import PrefixCache
 from engine.embedded.runner import ModelRunner
@@ -73,6 +74,8 @@ class EmbeddedEngine:
             max_context=self.runner.max_context,
             policy=settings.policy,
             max_prefill_fraction=settings.max_prefill_fraction,
+            # Nothing was sampled from it that would tell whether what it leaves in the cache is finite.
+            on_half_computed=lambda sequence: self.runner.wipe(self.pool.own_blocks(sequence)),
         )
         self._outputs: dict[str, _Output] = {}
         self._names_tokens = False
@@ -250,7 +253,7 @@ class EmbeddedEngine:
         capability = "sm_{}{}".format(*torch.cuda.get_device_capability()) if is_cuda else ""
         return EngineInfo(
             engine="embedded",
-            version=f"{VERSION}+torch{torch.__version__}",
+            version=version_on(self._settings.device),
             model=self._settings.model,
             model_hash=model_hash,
             precision=self._settings.precision,
@@ -263,6 +266,17 @@ class EmbeddedEngine:
             pids=(os.getpid(),),
             is_emulated=runner.is_emulated,
         )
+
+
+def version_on(device: str) -> str:
+    """Return what a measurement's fingerprint has of this engine on `cpu` or a GPU: what computes is part of it.
+
+    Raises NativeKernelsMissing where kernels are required and there are none.
+    """
+    version = f"{VERSION}+torch{torch.__version__}"
+    if device != "cpu":
+        return f"{version}+graphs" if decode_graphs.are_wanted() else version
+    return version if kernels_for(torch.device("cpu")) is None else f"{version}+kernels"
 
 
 def _require_ours(settings: EngineSettings) -> None:

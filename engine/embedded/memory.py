@@ -17,6 +17,10 @@ from engine.settings import EngineSettings
 _HEAP_BYTES = 128 * 2**20
 #: Copies of hidden states and of the feed-forward's inner values that are alive at once in a layer.
 _HIDDEN_COPIES, _INNER_COPIES = 4, 4
+#: Copies of capped scores, which torch computes by steps: plain, capped, masked and as weights (measured, likewise).
+_SCORE_COPIES = 4
+#: Copies of the table, in fp32, while the head is packed: as read, the embedding, and the head in two or three layouts.
+_TABLE_COPIES = 3
 #: Copies of the logits: as the head gives them and, in fp32, as they are sampled from or scored.
 _LOGIT_COPIES = 2
 
@@ -76,10 +80,12 @@ def predict(
     hidden_bytes: int,
     kept_bytes: int,
     budget: Budget,
+    has_graphs: bool = False,
 ) -> MemoryNeed:
     """Return what a launch will take.
 
     `hidden_bytes` is the size of one value of hidden states, `kept_bytes` of one of embedding, head and KV cache.
+    Decode graphs (`has_graphs`) keep memory of their own for a step, and a block for their padding.
 
     A KV cache of unstated size has room for max_batch sequences of max_context, or for fewer if the budget says so,
     but always for one.
@@ -87,14 +93,17 @@ def predict(
     weights = _weight_bytes(config, settings, kept_bytes)
     step = _step_bytes(config, settings, max_context, hidden_bytes)
     block_bytes = settings.block_size * kv_bytes_per_token(config, settings.kv_precision, kept_bytes)
+    if has_graphs:
+        step = 2 * step + block_bytes
     per_sequence = -(-max_context // settings.block_size)
-    left = budget.num_bytes - weights - max(_loading_bytes(config), step)
+    loading = _loading_bytes(config, weights)
+    left = budget.num_bytes - weights - max(loading, step)
     affordable = int(budget.kv_share * max(0, left)) // block_bytes
     wanted = max(per_sequence, min(settings.max_batch * per_sequence, affordable))
     num_blocks = wanted if settings.num_kv_blocks is None else settings.num_kv_blocks
     return MemoryNeed(
         weight_bytes=weights,
-        loading_bytes=_loading_bytes(config),
+        loading_bytes=loading,
         step_bytes=step,
         num_blocks=num_blocks,
         kv_bytes=num_blocks * block_bytes,
@@ -133,9 +142,14 @@ def _largest_linear(config: ModelConfig) -> int:
     return config.hidden_size * max(2 * config.intermediate_size, heads * config.head_dim)
 
 
-def _loading_bytes(config: ModelConfig) -> int:
-    """The embedding in fp32 as long as the model is read, and a layer's projections apart, joined and while rounded."""
-    return _HEAP_BYTES + 4 * (config.vocab_size * config.hidden_size + 4 * _largest_linear(config))
+def _loading_bytes(config: ModelConfig, num_weight_bytes: int) -> int:
+    """Bytes beside all weights: of a layer's projections apart, joined and while rounded, or of the head before those.
+
+    The head comes first, before any layer is there: in a small model of a large vocabulary that is the widest moment.
+    """
+    table = 4 * config.vocab_size * config.hidden_size
+    head = table * (_TABLE_COPIES if config.is_tied else _TABLE_COPIES + 1) - num_weight_bytes
+    return _HEAP_BYTES + max(table + 16 * _largest_linear(config), head)
 
 
 def _step_bytes(config: ModelConfig, settings: EngineSettings, max_context: int, hidden_bytes: int) -> int:
@@ -149,10 +163,12 @@ def _step_bytes(config: ModelConfig, settings: EngineSettings, max_context: int,
     num_masks = 1 if config.sliding_window is None else 2
     masks = (num_masks * rows + group * chunk) * max_context * hidden_bytes
     gathered = settings.max_batch * max_context * config.kv_bytes_per_token(hidden_bytes) // config.num_layers
-    logits = _LOGIT_COPIES * 4 * max(settings.max_batch, chunk) * config.vocab_size
+    num_queries = max(settings.max_batch, chunk)
+    scores = 4 * _SCORE_COPIES * config.num_heads * num_queries * max_context if config.attention_softcap else 0
+    logits = _LOGIT_COPIES * 4 * num_queries * config.vocab_size
     is_unpacked = weight_bytes(settings.precision, can_emulate=False) < hidden_bytes
     unpacked = 4 * _largest_linear(config) if is_unpacked else 0
-    return max(activations + max(masks + gathered, unpacked), logits)
+    return max(activations + max(masks + gathered + scores, unpacked), logits)
 
 
 def _gib(num_bytes: float) -> str:

@@ -54,8 +54,8 @@ class ArrivalOrder(Generic[S]):
         """Note an arrival."""
         self._waiting.append(sequence)
 
-    def take(self) -> S:
-        """Let the first in."""
+    def take(self, overtaken: Sequence[S] = ()) -> S:
+        """Let the first in; it overtakes no prompt that was begun."""
         return self._waiting.popleft()
 
     def put_back(self, sequence: S) -> None:
@@ -87,14 +87,16 @@ class PriorityOrder(Generic[S]):
     """The first class before the second and so on; first come, first served within a class.
 
     Nobody waits for ever: when `PATIENCE` sequences in a row were let in before the one that waits longest, that one is
-    next, whatever its class. It then counts as of the first class, and so does one that comes back after it was
-    preempted: such a one gives way to nobody who came later.
+    next, whatever its class. It then counts as of the first class. So does one whose prompt was begun and as many went
+    before it since, and one that comes back after it was preempted: such a one gives way to nobody who came later.
     """
 
     def __init__(self) -> None:
         self._classes: list[deque[S]] = [deque() for _ in range(LOWEST_PRIORITY + 1)]
         # Of all that wait or run: class and number of arrival; the least goes first, the greatest gives way first.
         self._ranks: dict[S, tuple[int, int]] = {}
+        # Of begun prompts: how many were let in since and go before them.
+        self._num_overtaking: dict[S, int] = {}
         self._num_arrived = 0
         self._num_passed = 0
 
@@ -118,8 +120,10 @@ class PriorityOrder(Generic[S]):
         self._num_arrived += 1
         self._classes[sequence.request.priority].append(sequence)
 
-    def take(self) -> S:
-        """Let the first in."""
+    def take(self, overtaken: Sequence[S] = ()) -> S:
+        """Let the first in, before the begun prompts that it overtakes."""
+        for begun in overtaken:
+            self._note_overtaken(begun)
         sequence, longest = self.first, self._longest()
         is_turn = self._num_passed >= PATIENCE
         self._num_passed = 0 if sequence is longest else self._num_passed + 1
@@ -143,6 +147,7 @@ class PriorityOrder(Generic[S]):
     def forget(self, sequence: S) -> None:
         """Note that a sequence does not come back."""
         del self._ranks[sequence]
+        self._num_overtaking.pop(sequence, None)
 
     def is_first_before(self, begun: S) -> bool:
         """Tell whether the first of those that wait goes before a prompt that was begun."""
@@ -155,6 +160,11 @@ class PriorityOrder(Generic[S]):
     def newest(self, decoding: dict[S, int], prefilling: Sequence[S]) -> S:
         """Return who gives way next, of all that run."""
         return max((*decoding, *prefilling), key=self._ranks.__getitem__)
+
+    def _note_overtaken(self, begun: S) -> None:
+        num_overtaking = self._num_overtaking[begun] = self._num_overtaking.get(begun, 0) + 1
+        if num_overtaking >= PATIENCE:
+            self._ranks[begun] = (0, self._ranks[begun][1])
 
     def _longest(self) -> S:
         """Return who waits longest, of all classes."""

@@ -1,4 +1,4 @@
-"""A batch to logits: turns slices into tensors, runs the decoder, and keeps the cache. Decides nothing."""
+"""A batch to logits: runs the decoder over the cache, decodes by themselves as graphs. Decides nothing."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 
-from engine.embedded.attention import visibility_mask
 from engine.embedded.config import load_config
+from engine.embedded.decode_graphs import CudaRecorder, DecodeGraphs, can_record
 from engine.embedded.decoder import Decoder
 from engine.embedded.free_memory import budget_of, trim_heap
 from engine.embedded.kv_cache import KVCache
 from engine.embedded.linears import capability_of, hidden_dtype, kept_dtype, prepare_device
 from engine.embedded.memory import predict, require_room
 from engine.embedded.precision import is_native, require_native
-from engine.embedded.scheduler import Batch, Slice
+from engine.embedded.scheduler import Batch
 from engine.embedded.sequence import Sequence
-from engine.embedded.step_input import Region, StepInput, Tables
+from engine.embedded.step_builder import StepBuilder, to_device
 from engine.embedded.weights import Weights
 from engine.errors import InvalidSettings
 from engine.settings import EngineSettings
@@ -37,11 +37,12 @@ class ModelRunner:
         self.is_emulated = not is_native(settings.precision, capability)
         prepare_device(settings.precision, self.device)
         dtype = hidden_dtype(settings.precision, self.device)
+        self._has_graphs = can_record(self.config, precision=settings.precision, device=self.device)
         self.num_blocks = self._fitting_blocks(settings, dtype)
         with torch.inference_mode():
             self.cache = KVCache(
                 self.config,
-                num_blocks=self.num_blocks,
+                num_blocks=self.num_blocks + self._has_graphs,  # one that no sequence is given, for padding
                 block_size=settings.block_size,
                 dtype=dtype,
                 device=self.device,
@@ -56,14 +57,21 @@ class ModelRunner:
                 max_context=self.max_context,
                 device=self.device,
             )
+            self._graphs = self._decode_graphs(settings.max_batch)
+        self._steps = StepBuilder(self.cache, window=self.config.sliding_window, device=self.device)
         trim_heap()
 
     @torch.inference_mode()
     def run(self, batch: Batch[Sequence], *, all_rows: bool = False) -> torch.Tensor:
-        """Compute a batch and return fp32 logits: of the sampled slices in order, or of every row."""
-        hidden = self.model.forward(self._step_input(batch))
+        """Compute a batch and return fp32 logits: of the sampled slices in order, or of every row.
+
+        They hold until the next call.
+        """
+        if self._graphs is not None and not batch.prefills:
+            return self._graphs.run(batch.decodes)
+        hidden = self.model.forward(self._steps.build(batch))
         if not all_rows:
-            hidden = hidden[_last_rows(batch)]
+            hidden = hidden[to_device(_last_rows(batch), self.device)]
         return self.model.logits(hidden)
 
     def wipe(self, blocks: list[int]) -> None:
@@ -71,72 +79,16 @@ class ModelRunner:
         with torch.inference_mode():
             self.cache.wipe(blocks)
 
-    def _step_input(self, batch: Batch[Sequence]) -> StepInput:
-        block_size = self.cache.block_size
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        for piece in batch.slices:
-            table = piece.sequence.block_table
-            places = range(piece.start, piece.start + piece.count)
-            token_ids.extend(piece.sequence.token_ids[piece.start : piece.start + piece.count])
-            positions.extend(places)
-            slots.extend(table[p // block_size] * block_size + p % block_size for p in places)
-        return StepInput(
-            token_ids=self._tensor(token_ids),
-            positions=self._tensor(positions),
-            slots=self._tensor(slots),
-            regions=self._regions(batch) if self.cache.kernels is None else (),
-            tables=None if self.cache.kernels is None else self._tables(batch),
+    def _decode_graphs(self, max_batch: int) -> DecodeGraphs | None:
+        if not self._has_graphs:
+            return None
+        return DecodeGraphs(
+            self.model,
+            self.cache,
+            max_batch=max_batch,
+            max_context=self.max_context,
+            record=CudaRecorder(self.device),
         )
-
-    def _tables(self, batch: Batch[Sequence]) -> Tables:
-        """Describe what each row attends to for the native kernel."""
-        sequences: list[int] = []
-        for line, piece in enumerate(batch.slices):
-            sequences.extend([line] * piece.count)
-        lines = [piece.sequence.block_table for piece in batch.slices]
-        width = max(len(line) for line in lines)
-        return Tables(
-            sequences=self._tensor(sequences),
-            blocks=self._tensor([line + [0] * (width - len(line)) for line in lines]),
-        )
-
-    def _regions(self, batch: Batch[Sequence]) -> list[Region]:
-        regions = []
-        if batch.decoding:
-            regions.append(self._region(batch.decodes, first_row=0))
-        first_row = len(batch.decoding)
-        for chunk in batch.prefills:
-            regions.append(self._region((chunk,), first_row=first_row))
-            first_row += chunk.count
-        return regions
-
-    def _region(self, pieces: tuple[Slice[Sequence], ...], *, first_row: int) -> Region:
-        """Describe decodes (one token each) or one prefill chunk."""
-        num_queries = pieces[0].count
-        ends = [piece.start + piece.count for piece in pieces]
-        block_size = self.cache.block_size
-        blocks, num_keys = None, num_queries
-        if any(piece.start for piece in pieces):
-            width = -(-max(ends) // block_size)
-            num_keys = width * block_size
-            # Padding repeats block 0: masked, but it must be finite, which the cache guarantees.
-            tables = (piece.sequence.block_table[:width] for piece in pieces)
-            blocks = self._tensor([block for table in tables for block in table + [0] * (width - len(table))])
-        queries = self._tensor([[end - num_queries + i for i in range(num_queries)] for end in ends])[:, None]
-        dtype, window = self.cache.dtype, self.config.sliding_window
-        return Region(
-            first_row=first_row,
-            num_sequences=len(pieces),
-            num_queries=num_queries,
-            blocks=blocks,
-            mask=visibility_mask(queries, num_keys, window=None, dtype=dtype),
-            local_mask=None if window is None else visibility_mask(queries, num_keys, window=window, dtype=dtype),
-        )
-
-    def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
 
     def _fitting_blocks(self, settings: EngineSettings, dtype: torch.dtype) -> int:
         """Return how many KV-cache blocks there will be; raise NotEnoughMemory before anything is allocated."""
@@ -148,6 +100,7 @@ class ModelRunner:
             hidden_bytes=dtype.itemsize,
             kept_bytes=kept_dtype(settings.precision, self.device).itemsize,
             budget=budget,
+            has_graphs=self._has_graphs,
         )
         require_room(need, budget, settings)
         return need.num_blocks

@@ -15,6 +15,8 @@ from engine.embedded.sequence import Sequence
 
 #: Spreads (seed, place) over the generator's seeds (Knuth's multiplicative constant for 64 bits).
 _MIX = 6364136223846793005
+#: Stands for None in a tensor.
+_NO_TOKEN = -1
 
 
 def sample(logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int | None]:
@@ -22,16 +24,20 @@ def sample(logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int | None]:
 
     None where the row is not finite: there is no next token then.
     """
-    best, token_ids = logits.max(dim=-1)  # NaN and +inf both surface in the maximum
-    finite, chosen = best.isfinite().tolist(), token_ids.tolist()
-    return [
-        None if not is_finite else (token if sequence.request.temperature == 0 else _draw(logits[row], sequence))
-        for row, (is_finite, token, sequence) in enumerate(zip(finite, chosen, sequences, strict=True))
-    ]
+    best, likeliest = logits.max(dim=-1)  # NaN and +inf both surface in the maximum
+    # One answer, one transfer: on a GPU each is a wait for all that was launched.
+    greedy = torch.where(best.isfinite(), likeliest, _NO_TOKEN).tolist()
+    chosen: list[int | None] = [None if token == _NO_TOKEN else token for token in greedy]
+    drawn = [row for row, token in enumerate(chosen) if token is not None and sequences[row].request.temperature]
+    if drawn:
+        draws = torch.cat([_draw(logits[row], sequences[row]) for row in drawn])
+        for row, token in zip(drawn, draws.tolist(), strict=True):
+            chosen[row] = token
+    return chosen
 
 
-def _draw(row: torch.Tensor, sequence: Sequence) -> int:
-    """Sample one token from the smallest set of likeliest tokens that holds `top_p` of the probability."""
+def _draw(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
+    """Sample one token (1,) from the smallest set of likeliest tokens that holds `top_p` of the probability."""
     request = sequence.request
     probabilities = torch.softmax(row / request.temperature, dim=-1)
     if request.top_p < 1.0:
@@ -41,4 +47,4 @@ def _draw(row: torch.Tensor, sequence: Sequence) -> int:
     generator = torch.Generator(device=row.device)
     seed = zlib.crc32(request.request_id.encode()) if request.seed is None else request.seed
     generator.manual_seed((seed * _MIX + sequence.num_output_tokens) % 2**63)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+    return torch.multinomial(probabilities, 1, generator=generator)

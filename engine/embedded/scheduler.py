@@ -11,7 +11,7 @@ known beforehand at which step it needs its next block. Knows nothing of tensors
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic
@@ -83,8 +83,12 @@ class Scheduler(Generic[S]):
         policy: str = "decode_first",
         max_prefill_fraction: float = 1.0,
         longest_chunk: int | None = None,
+        on_half_computed: Callable[[S], None] = lambda sequence: None,
     ) -> None:
-        """Begin empty; `longest_chunk` is what one sequence may have of a step's `prefill_chunk`, else all of it."""
+        """Begin empty; `longest_chunk` is what one sequence may have of a step's `prefill_chunk`, else all of it.
+
+        `on_half_computed` is told of a sequence that gives its blocks back before its prompt is computed.
+        """
         self.pool = pool
         self.max_batch = max_batch
         self.prefill_chunk = prefill_chunk
@@ -92,6 +96,7 @@ class Scheduler(Generic[S]):
         self.policy = policy
         self.max_prefill_fraction = max_prefill_fraction
         self.longest_chunk = longest_chunk
+        self._on_half_computed = on_half_computed
         self.waiting: ArrivalOrder[S] | PriorityOrder[S] = PriorityOrder() if policy == PRIORITY else ArrivalOrder()
         # In the order in which their prompts are computed: by arrival, without a longest chunk after all that decode.
         self._prefilling: list[S] = []
@@ -174,13 +179,11 @@ class Scheduler(Generic[S]):
 
     def remove(self, sequence: S) -> None:
         """Take a sequence out, with its blocks, that has not ended: it goes on elsewhere."""
-        self.pool.release(sequence)
-        if sequence in self._decoding:
-            self._end_decoding(sequence)
-        elif sequence in self._prefilling:
-            self._prefilling.remove(sequence)
+        if sequence in self._decoding or sequence in self._prefilling:
+            self._stop(sequence)
         else:
             self.waiting.remove(sequence)
+        self.pool.release(sequence)
         self.waiting.forget(sequence)
 
     def steady_steps(self, limit: int) -> int:
@@ -228,14 +231,19 @@ class Scheduler(Generic[S]):
 
     def _preempt(self) -> S:
         victim = self.waiting.newest(self._decoding, self._prefilling)
-        if victim in self._decoding:
-            self._end_decoding(victim)
-        else:
-            self._prefilling.remove(victim)
+        self._stop(victim)
         self.pool.release(victim)
         victim.num_preemptions += 1
         self.waiting.put_back(victim)
         return victim
+
+    def _stop(self, sequence: S) -> None:
+        """Take a sequence out of those that run; its blocks are to be released next."""
+        if sequence in self._decoding:
+            self._end_decoding(sequence)
+        else:
+            self._prefilling.remove(sequence)
+            self._on_half_computed(sequence)
 
     def _begin_decoding(self, sequence: S) -> None:
         """Note when it needs its next block; its newest token, just sampled, has to fit in the next step."""
@@ -274,7 +282,7 @@ class Scheduler(Generic[S]):
         return bool(self.waiting) and self.num_running < self.max_batch and self.pool.can_admit(self.waiting.first)
 
     def _admit(self, place: int) -> None:
-        sequence = self.waiting.take()
+        sequence = self.waiting.take(overtaken=self._prefilling[place:])
         self.pool.admit(sequence)
         self._prefilling.insert(place, sequence)
 

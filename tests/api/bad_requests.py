@@ -533,8 +533,8 @@ CASES: tuple[Case, ...] = (
         "an unknown knob",
         (
             "knobs is 'fan': there is no such knob; the engine has max_batch, precision, prefill_chunk, "
-            "kv_precision, policy, tensor_parallel, pipeline_parallel, data_parallel, expert_parallel, "
-            "prefill_gpus, a device sm_clock_cap_mhz, power_cap_w, cpu_clock_cap_mhz"
+            "kv_precision, policy, max_prefill_fraction, tensor_parallel, pipeline_parallel, data_parallel, "
+            "expert_parallel, prefill_gpus, a device sm_clock_cap_mhz, power_cap_w, cpu_clock_cap_mhz"
         ),
         knobs={"fan": [1]},
     ),

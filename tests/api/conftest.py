@@ -55,12 +55,9 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep the user's settings out, and the tests' files in a folder that goes away."""
     for name in [name for name in os.environ if name.startswith("WATTFRONT_")]:
         monkeypatch.delenv(name)
+    # Compiled once for all tests, as they are for all jobs of a user.
+    monkeypatch.setenv("WATTFRONT_KERNELS_DIR", str(default_cache_dir() / "native"))
     monkeypatch.setenv("WATTFRONT_DATABASE_URL", f"sqlite:///{tmp_path}/store/wattfront.db")
-    # The engine's kernels are compiled once for all tests, as they are for all jobs of a user.
-    kernels = default_cache_dir() / "native"
-    kernels.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "native").symlink_to(kernels)
     monkeypatch.setenv("WATTFRONT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WATTFRONT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("WATTFRONT_GUARD_SOCKET", str(tmp_path / "guard.sock"))

@@ -252,3 +252,13 @@ def test_the_first_job_parses() -> None:
     """The job file that `make run` submits is a good one."""
     request = read_job(REPOSITORY / "docs" / "examples" / "first-job.yaml", {})
     assert (request.name, request.model) == ("first job", "smollm2-135m")
+
+
+def test_a_knob_can_be_on_and_off(tmp_path: Path) -> None:
+    """`on` and `off` are a knob's words without quotes, too."""
+    text = "model: x\nknobs:\n  prefix_caching: [off, on]\n  policy: [prefill_first]\n"
+    (tmp_path / "job.yaml").write_text(text)
+
+    request = read_job(tmp_path / "job.yaml", {})
+
+    assert KnobRange(name="prefix_caching", values=("off", "on")) in request.knobs

@@ -75,7 +75,7 @@ def test_a_peer_that_dies_is_left_out_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every contender has as many runs as were asked for, but one that died: it is named with its last words."""
-    monkeypatch.setattr(engine_vs_peers, "SETTLE_S", 0.0)
+    monkeypatch.setattr(engine_vs_peers, "wait_until_quiet", lambda: None)
     with ExitStack() as stack:
         contenders = [fake("ours-fp32"), fake("vllm-eager", fault="death"), fake("hf")]
         running = [stack.enter_context(RunningContender(one)) for one in contenders]

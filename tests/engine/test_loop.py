@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.embedded.loop import EmbeddedEngine
+from engine.embedded import loop
+from engine.embedded.loop import EmbeddedEngine, version_on
 from engine.errors import NumericsError, RequestRefused, RequestTooLong
 from engine.load import ClosedLoad, LiveLoad, Progress
 from engine.request import FinishReason, Request
@@ -326,3 +327,44 @@ def test_narrow_precisions_stay_close(open_tiny: OpenTiny, precision: str) -> No
 
     relative = (narrow - exact).norm() / exact.norm()
     assert relative < {"bf16": 0.05, "fp16": 0.01, "int8": 0.05}[precision]
+
+
+def test_the_version_tells_what_computes(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures with and without kernels, or graphs of a GPU, never share a fingerprint, as their versions differ."""
+    told = []
+    for kernels in (object(), None):
+        monkeypatch.setattr(loop, "kernels_for", lambda device, found=kernels: found)
+        told.append(version_on("cpu"))
+        assert open_tiny().info.version == told[-1]
+
+    assert told[0] == told[1] + "+kernels"
+    assert version_on("GPU-1") == told[1] + "+graphs"
+    monkeypatch.setenv("WATTFRONT_CUDA_GRAPHS", "off")
+    assert version_on("GPU-1") == told[1]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("ends", ["cancelled", "preempted"])
+def test_a_half_computed_prompt_leaves_nothing_that_is_not_finite(
+    open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch, ends: str, is_shared: bool
+) -> None:
+    """BUG-39: the blocks of a prompt that overflowed and was cancelled or put back harm nobody who gets them."""
+    monkeypatch.setattr("engine.embedded.kv_cache.kernels_for", lambda device: None)
+    opened = open_tiny(prefill_chunk=16, num_kv_blocks=8, prefix_caching=is_shared)
+    decoding = opened.add(make_request("decodes", request_id="decodes", max_tokens=100))
+    opened.step()
+    ill = opened.add(make_request("x" * 90, request_id="ill", max_tokens=2))
+    opened.step()
+    with torch.inference_mode():
+        for layer in opened.runner.cache.layers:
+            layer[ill.block_table] = float("nan")
+    blocks = list(ill.block_table)
+    if ends == "cancelled":
+        opened.cancel("ill")
+    else:
+        opened.set_prefill_chunk(1)
+        while not ill.num_preemptions:
+            opened.step()
+
+    assert not [layer for layer in opened.runner.cache.layers if not layer[blocks].isfinite().all()]
+    assert decoding.finish_reason is None

@@ -42,12 +42,18 @@ def settings_of(**changes: Any) -> EngineSettings:
 
 
 def need_of(
-    num_gib: float = 80.0, *, kept_bytes: int = 2, hidden_bytes: int = 4, kv_share: float = 1.0, **changes: Any
+    num_gib: float = 80.0,
+    *,
+    kept_bytes: int = 2,
+    hidden_bytes: int = 4,
+    kv_share: float = 1.0,
+    has_graphs: bool = False,
+    **changes: Any,
 ) -> MemoryNeed:
     settings = settings_of(**changes)
     return predict(
         CONFIG, settings, max_context=settings.max_context or 8192, hidden_bytes=hidden_bytes,
-        kept_bytes=kept_bytes, budget=budget(num_gib, kv_share),
+        kept_bytes=kept_bytes, budget=budget(num_gib, kv_share), has_graphs=has_graphs,
     )  # fmt: skip
 
 
@@ -69,6 +75,13 @@ class TestPrediction:
         native, emulated = (need_of(precision="fp8", can_emulate=may) for may in (False, True))
 
         assert emulated.weight_bytes > 2 * native.weight_bytes
+
+    def test_graphs_have_a_step_and_a_block_of_their_own(self) -> None:
+        """Graphs keep what lives within a step apart from what steps with prompts use, and pad with a block."""
+        plain, recorded = need_of(), need_of(has_graphs=True)
+
+        assert recorded.step_bytes == 2 * plain.step_bytes + plain.kv_bytes // plain.num_blocks
+        assert recorded.num_blocks == plain.num_blocks
 
     def test_the_cache_has_room_for_every_sequence_where_that_fits(self) -> None:
         """Without a number given there are blocks for max_batch sequences of max_context, and their bytes."""
@@ -93,6 +106,27 @@ class TestPrediction:
         """Scoring a chunk holds its fp32 logits twice: at a vocabulary of 128k they are the most that a step holds."""
         assert need_of(prefill_chunk=2048, max_context=2048).step_bytes == 2 * 4 * 2048 * 128_256
 
+    def test_the_head_of_a_large_vocabulary_is_the_widest_moment_of_loading(self) -> None:
+        """Before any layer is there the head is packed: three fp32 tables in all, four where it is not tied."""
+        shape = {"vocab_size": 131_072, "hidden_size": 768, "intermediate_size": 512, "num_attention_heads": 12}
+        table = 4 * 131_072 * 768
+        for is_tied, copies in ((True, 3), (False, 4)):
+            config = model_config(tiny_config(**shape, tie_word_embeddings=is_tied), source="test")
+            need = predict(config, settings_of(), max_context=64, hidden_bytes=4, kept_bytes=2, budget=budget(80))
+
+            assert need.weight_bytes + need.loading_bytes == copies * table + 128 * 2**20
+
+    def test_capped_scores_count(self) -> None:
+        """Capped scores are all there at once: of every head, query of a chunk and key, four copies in fp32."""
+        capped = dataclasses.replace(CONFIG, attention_softcap=50.0)
+        chosen = settings_of(prefill_chunk=256)
+        plain_bytes, capped_bytes = (
+            predict(config, chosen, max_context=4096, hidden_bytes=4, kept_bytes=2, budget=budget(80)).step_bytes
+            for config in (CONFIG, capped)
+        )
+
+        assert 0 < capped_bytes - 4 * 4 * 32 * 256 * 4096 <= plain_bytes
+
     @given(
         num_gib=st.floats(0.1, 100),
         max_batch=st.integers(1, 512),
@@ -116,7 +150,8 @@ class TestPrediction:
     )
     def test_more_of_anything_never_takes_less(self, field: str, value: int) -> None:
         """Need grows with batch, chunk, context and blocks."""
-        smaller, larger = (need_of(**{field: n}) for n in (value, value + 64))
+        chosen: list[dict[str, Any]] = [{field: value}, {field: value + 64}]
+        smaller, larger = (need_of(**changes) for changes in chosen)
 
         assert smaller.total_bytes <= larger.total_bytes
 

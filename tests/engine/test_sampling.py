@@ -48,3 +48,16 @@ def test_rows_that_are_not_finite_give_no_token() -> None:
     rows = torch.tensor([[0.0, float("nan"), 1.0], [0.0, float("inf"), 1.0], [0.0, 2.0, 1.0], [float("nan")] * 3])
 
     assert sample(rows, [make_sequence() for _ in rows]) == [None, None, 1, None]
+
+
+def test_a_draw_is_the_same_beside_others() -> None:
+    """Drawn rows keep their places and their draws among greedy rows and such as are not finite."""
+    row = torch.tensor([0.0, 1.0, 2.0, 1.5])
+    drawn = [make_sequence(place, seed=5, temperature=1.0) for place in range(20)]
+    alone = [sample(row[None], [sequence])[0] for sequence in drawn]
+    ill = torch.full((4,), float("nan"))
+
+    beside = [sample(torch.stack([ill, row, row, ill]), [one, make_sequence(), one, one]) for one in drawn]
+
+    assert len(set(alone)) > 1
+    assert [[None, 2, token, None] for token in alone] == beside

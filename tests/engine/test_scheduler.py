@@ -151,6 +151,20 @@ def test_nobody_waits_for_ever() -> None:
     assert names_of(run.finished).index("last") == 1 + PATIENCE
 
 
+def test_a_begun_prompt_is_not_overtaken_for_ever() -> None:
+    """A prompt of the last class that was begun goes on though the first class fills every step's budget."""
+    run = Run(make_scheduler(policy=PRIORITY, max_batch=3, prefill_chunk=16))
+    begun = make_sequence("begun", 64, 1, priority=LOWEST_PRIORITY)
+    run.add(begun)
+    run.step()
+    for i in range(PATIENCE + 3):
+        run.add(make_sequence(f"first{i}", 16, 1))
+        run.step()
+
+    assert begun.finish_reason is not None
+    assert names_of(run.finished).index("begun") == PATIENCE
+
+
 @given(stream=streams, shape=shapes, most=st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_a_crowd_of_the_first_class_starves_nobody(

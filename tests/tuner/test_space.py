@@ -69,14 +69,14 @@ def test_a_knob_that_the_device_lacks_is_refused() -> None:
 def test_caps_are_snapped_down_to_what_the_device_takes() -> None:
     """BUG-49: 1000 MHz becomes the supported 990, and the point says 990; what falls on one value is tried once."""
     space = controlled(KnobRange(name=SM_CLOCK_CAP, values=(1000, 995, 1980, 5000)))
-    assert values_of(space) == {SM_CLOCK_CAP: (990, 1980)}
-    assert space.default_point.as_dict() == {SM_CLOCK_CAP: 1980}
+    assert values_of(space) == {SM_CLOCK_CAP: (990, 1980), "precision": ("bf16",)}
+    assert space.default_point.as_dict() == {SM_CLOCK_CAP: 1980, "precision": "bf16"}
 
 
 def test_a_power_cap_takes_any_whole_watt_of_its_range() -> None:
     """Fractions of a watt are cut, and more than the board allows is what the board allows."""
     space = controlled(KnobRange(name=POWER_CAP, values=(200, 450.9, 900)))
-    assert values_of(space) == {POWER_CAP: (200, 450, 700)}
+    assert values_of(space)[POWER_CAP] == (200, 450, 700)
 
 
 @pytest.mark.parametrize("values", [(100,), (0,), (-5, 990)])
@@ -91,8 +91,8 @@ def test_what_may_not_be_set_is_not_searched() -> None:
     device = ScriptedDevice(kind=DeviceKind.GPU, knobs=(CLOCKS,))
     request = make_request(knobs=(KnobRange(name=SM_CLOCK_CAP, values=(990, 1980)),), allow_device_control=True)
     space = search_space(request, device, settables=(CLOCKS.up_to(1500),))
-    assert values_of(space) == {SM_CLOCK_CAP: (990, 1005)}
-    assert space.default_point.as_dict() == {SM_CLOCK_CAP: 1005}
+    assert values_of(space)[SM_CLOCK_CAP] == (990, 1005)
+    assert space.default_point[SM_CLOCK_CAP] == 1005
 
 
 def test_a_cap_that_is_a_word_is_refused() -> None:
@@ -174,6 +174,16 @@ def test_a_request_without_knobs_searches_all_that_the_device_can_run(kind: Devi
     assert ("int8" in values_of(space)["precision"]) == (kind is not DeviceKind.GPU)
     named = [KnobRange(name=name, values=values) for name, values in values_of(space).items()]
     assert space == space_of(*named, kind=kind)
+
+
+def test_a_gpu_serves_in_bf16_unless_a_job_says_otherwise() -> None:
+    """On a GPU the reference is bf16, also where precision is not searched; what a job names, it has."""
+    batch = KnobRange(name="max_batch", values=(4, 8))
+    wide, narrow = (KnobRange(name="precision", values=values) for values in (("fp32", "bf16"), ("fp16", "fp8")))
+    spaces = [space_of(*knobs, kind=DeviceKind.GPU) for knobs in ((batch,), (batch, wide), (batch, narrow))]
+
+    assert [space.default_point["precision"] for space in spaces] == ["bf16", "bf16", "fp16"]
+    assert space_of(batch, wide).default_point["precision"] == "fp32"
 
 
 def test_only_launch_knobs_need_a_launch() -> None:

@@ -22,12 +22,12 @@ struct Cache {
         if (stored == INT8) put_int8(place, head);
     }
 
-    // The largest value becomes 127; a NaN leaves its mark in the scale.
+    // The largest value becomes 127; a NaN makes the scale one, so that all of the head is read as such.
     void put_int8(int64_t place, const float* head) const {
         float largest = 0.0f;
         for (int64_t i = 0; i < head_dim; i++) {
             const float size = std::fabs(head[i]);
-            if (!(size <= largest)) largest = size;
+            if (size > largest || size != size) largest = size;  // nothing is larger than a NaN
         }
         const float scale = largest / 127.0f, divisor = scale == 0.0f ? 1.0f : scale;
         scales[place] = scale;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 
 from engine.errors import NativeKernelsMissing
@@ -11,12 +12,13 @@ from engine.errors import NativeKernelsMissing
 _COMPILERS = ("c++", "g++", "clang++")
 
 
-def find_compiler() -> str:
-    """Return a compiler's path. Raises NativeKernelsMissing where there is none."""
+def find_compiler() -> tuple[str, ...]:
+    """Return a compiler's command. Raises NativeKernelsMissing where there is none."""
     named = os.environ.get("CXX")
-    for name in (named,) if named else _COMPILERS:
+    for command in (named,) if named else _COMPILERS:
+        name, *arguments = shlex.split(command)  # as in CXX="ccache g++"
         if found := shutil.which(name):
-            return found
+            return (found, *arguments)
     raise NativeKernelsMissing(
         f"no C++ compiler was found ({named or ', '.join(_COMPILERS)}); install one, such as Debian's package g++"
     )

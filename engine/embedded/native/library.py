@@ -23,12 +23,13 @@ import torch
 
 from engine.embedded.models import default_cache_dir
 from engine.embedded.native.compiler import find_compiler
-from engine.errors import NativeKernelsMissing
+from engine.errors import InvalidSettings, NativeKernelsMissing
 
 #: No -ffast-math: NaN and infinity must come through, as they end a request by name.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-w")
 _TIMEOUT_S = 300.0
 _FOLDER = Path(__file__).parent
+_WISHES = ("auto", "off", "require")
 #: What `cache.h` calls the formats that keys and values are stored in.
 STORED = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 3}
 _log = structlog.get_logger()
@@ -38,9 +39,12 @@ _log = structlog.get_logger()
 def library() -> ctypes.CDLL | None:
     """Return the kernels, or None where there are none.
 
-    Raises NativeKernelsMissing where WATTFRONT_NATIVE is `require` and there are none.
+    Raises NativeKernelsMissing where WATTFRONT_NATIVE is `require` and there are none, InvalidSettings where it is a
+    word that means nothing.
     """
     wish = os.environ.get("WATTFRONT_NATIVE", "auto")
+    if wish not in _WISHES:
+        raise InvalidSettings(f"WATTFRONT_NATIVE is {wish!r}; choose one of {', '.join(_WISHES)}")
     if wish == "off":
         return None
     try:
@@ -55,6 +59,12 @@ def library() -> ctypes.CDLL | None:
 def kernels_for(device: torch.device) -> ctypes.CDLL | None:
     """Return the kernels where they can serve a device."""
     return library() if device.type == "cpu" else None
+
+
+def kernels_dir() -> Path:
+    """Return where compiled kernels are kept: WATTFRONT_KERNELS_DIR, else a folder in the cache directory."""
+    configured = os.environ.get("WATTFRONT_KERNELS_DIR")
+    return Path(configured) if configured else default_cache_dir() / "native"
 
 
 def instructions() -> str:
@@ -73,7 +83,7 @@ def reads(kernels: ctypes.CDLL, stored: torch.dtype, head_dim: int) -> bool:
 def _built() -> Path:
     """Return the library's path, compiling it unless that was done before; one process does, others wait for it."""
     compiler = find_compiler()
-    path = default_cache_dir() / "native" / f"kernels-{_fingerprint(compiler)[:16]}.so"
+    path = kernels_dir() / f"kernels-{_fingerprint(compiler)[:16]}.so"
     if path.is_file():
         return path
     try:
@@ -87,28 +97,28 @@ def _built() -> Path:
     return path
 
 
-def _compile(compiler: str, path: Path) -> None:
+def _compile(compiler: tuple[str, ...], path: Path) -> None:
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="build.", dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        command = [compiler, *_FLAGS, *(str(source) for source in sorted(_FOLDER.glob("*.cpp"))), "-o", str(made)]
+        command = [*compiler, *_FLAGS, *(str(source) for source in sorted(_FOLDER.glob("*.cpp"))), "-o", str(made)]
         try:
             run = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise NativeKernelsMissing(f"{compiler} took more than {_TIMEOUT_S:.0f} s") from None
+            raise NativeKernelsMissing(f"{compiler[0]} took more than {_TIMEOUT_S:.0f} s") from None
         if run.returncode:
-            raise NativeKernelsMissing(f"{compiler} failed: {run.stderr.strip()[-500:]}")
+            raise NativeKernelsMissing(f"{compiler[0]} failed: {run.stderr.strip()[-500:]}")
         made.replace(path)
-    _log.info("native_kernels_built", compiler=compiler, seconds=round(time.monotonic() - begun_s, 1))
+    _log.info("native_kernels_built", compiler=compiler[0], seconds=round(time.monotonic() - begun_s, 1))
 
 
-def _fingerprint(compiler: str) -> str:
+def _fingerprint(compiler: tuple[str, ...]) -> str:
     """Hash sources, flags, compiler and CPU: a library of another machine may have instructions that this one lacks."""
     digest = hashlib.sha256()
     for path in sorted([*_FOLDER.glob("*.cpp"), *_FOLDER.glob("*.h")]):
         digest.update(path.name.encode() + path.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
-    digest.update(repr((_FLAGS, version, _cpu())).encode())
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
+    digest.update(repr((_FLAGS, compiler, version, _cpu())).encode())
     return digest.hexdigest()
 
 

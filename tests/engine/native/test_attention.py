@@ -58,7 +58,7 @@ def inputs(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return qkv, torch.cat([angles.cos()] * 2, dim=-1), torch.cat([-angles.sin(), angles.sin()], dim=-1)
 
 
-def served(kernels: ctypes.CDLL, case: Case, chunk: int) -> torch.Tensor:
+def served(kernels: ctypes.CDLL, case: Case, chunk: int, qkv: torch.Tensor | None = None) -> torch.Tensor:
     """Attend `chunk` tokens at a time, their blocks scattered over the cache."""
     num_blocks = NUM_TOKENS // case.block_size + 1
     shape = {"num_key_value_heads": case.num_kv_heads, "head_dim": case.head_dim, "num_attention_heads": case.num_heads}
@@ -73,7 +73,8 @@ def served(kernels: ctypes.CDLL, case: Case, chunk: int) -> torch.Tensor:
     )
     attention = NativeAttention(kernels, cache, 0, spec_of(case), case.num_heads)
     blocks = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1))
-    qkv, cos, sin = inputs(case)
+    given, cos, sin = inputs(case)
+    qkv = given if qkv is None else qkv
     outputs = []
     for start in range(0, NUM_TOKENS, chunk):
         positions = torch.arange(start, min(start + chunk, NUM_TOKENS))
@@ -124,3 +125,16 @@ def test_chunks_change_nothing(kernels: ctypes.CDLL, case: Case) -> None:
     whole = served(kernels, case, NUM_TOKENS)
 
     assert [torch.equal(whole, served(kernels, case, chunk)) for chunk in (1, 10, 16)] == [True] * 3
+
+
+@pytest.mark.parametrize("place", [0, 5, 63])
+@pytest.mark.parametrize("head", [6, 8], ids=["key", "value"])
+@pytest.mark.parametrize("kv_precision", ["auto", "bf16", "int8"])
+def test_what_is_not_finite_stays_so(kernels: ctypes.CDLL, kv_precision: str, head: int, place: int) -> None:
+    """BUG-39: a NaN anywhere in a key or value reaches every row from its own on, and none before, however stored."""
+    case = Case(kv_precision=kv_precision)
+    qkv = inputs(case)[0]
+    qkv[10, head, place] = float("nan")
+    finite = served(kernels, case, NUM_TOKENS, qkv).isfinite().all(dim=1).tolist()
+
+    assert finite == [row < 10 for row in range(NUM_TOKENS)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.embedded.native.library import kernels_for, library
-from engine.errors import NativeKernelsMissing
+from engine.errors import InvalidSettings, NativeKernelsMissing
 
 
 @pytest.fixture(name="fresh", autouse=True)
@@ -41,6 +41,25 @@ def test_kernels_may_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTFRONT_NATIVE", "require")
 
     with pytest.raises(NativeKernelsMissing, match=r"'require', but no C\+\+ compiler .*no-such-compiler.* g\+\+"):
+        library()
+
+
+def test_a_compiler_may_have_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CXX is a command, as `ccache g++`; what it is told first is its own."""
+    compiler = tmp_path / "cxx"
+    make_compiler(compiler, 'test "$2" = --version || { echo "told $1" >&2; exit 1; }')
+    monkeypatch.setenv("CXX", f"{compiler} first")
+    monkeypatch.setenv("WATTFRONT_NATIVE", "require")
+
+    with pytest.raises(NativeKernelsMissing, match="told first"):
+        library()
+
+
+def test_an_unknown_wish_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt WATTFRONT_NATIVE is named with what it may be, and not taken for `auto`."""
+    monkeypatch.setenv("WATTFRONT_NATIVE", "of")
+
+    with pytest.raises(InvalidSettings, match="WATTFRONT_NATIVE is 'of'; choose one of auto, off, require"):
         library()
 
 
