@@ -31,6 +31,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
               "operator must allow it too.")  # fmt: skip
 @click.option("--device", help="auto, cpu, gpu, cuda:N or a UUID [default: the job's with --point, else auto].")
 @click.option("--precision", help="As in docs/knobs.md: fp32, bf16, int8, int4 and others [default: fp32].")
+@click.option("--kv-precision", help="What keys and values are kept in: auto, bf16, fp8, int8 [default: auto].")
 @click.option("--max-batch", type=int, help="Sequences that run at once [default: 8].")
 @click.option("--prefill-chunk", type=int, help="Prompt tokens of a step at most [default: 256].")
 @click.option("--policy", help="decode_first, prefill_first, or priority: requests by their field `priority` "

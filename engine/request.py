@@ -78,6 +78,8 @@ class RequestRecord:
     #: `kind: message` when finish_reason is ERROR.
     error: str | None = None
     num_preemptions: int = 0
+    #: Prompt tokens that were found in a prefix cache; None where there is none, or where it does not say.
+    num_cached_tokens: int | None = None
     #: When each piece of a stream that carried tokens came; None where every token came by itself.
     chunk_times_s: tuple[float, ...] | None = None
     #: When a client sent it; None where nothing lies between being due and being let in.

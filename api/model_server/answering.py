@@ -27,6 +27,8 @@ class Piece:
     num_tokens: int
     #: `stop` or `length`; None while it goes on.
     finish_reason: str | None = None
+    #: Prompt tokens found in a prefix cache, told with the finish reason; None without such a cache.
+    num_cached_tokens: int | None = None
 
 
 class Answers:
@@ -40,6 +42,7 @@ class Answers:
         self._requests = requests
         self._metrics = metrics
         self._queue: asyncio.Queue[Piece | ApiError] = asyncio.Queue()
+        self._cached: list[int | None] = []
         waiters = [
             _Answer(index, self._queue, text, metrics, num_prompt=len(request.prompt_token_ids))
             for index, (request, text) in enumerate(zip(requests, texts, strict=True))
@@ -52,6 +55,12 @@ class Answers:
         """Of all prompts together."""
         return sum(len(request.prompt_token_ids) for request in self._requests)
 
+    @property
+    def num_cached_tokens(self) -> int | None:
+        """Prompt tokens found in a prefix cache; None without one, and before all answers are complete."""
+        found = [count for count in self._cached if count is not None]
+        return sum(found) if len(found) == len(self._requests) else None
+
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield the pieces of all answers. Raises ApiError when one of them fails."""
         num_running = len(self._requests)
@@ -59,7 +68,9 @@ class Answers:
             piece = await self._queue.get()
             if isinstance(piece, ApiError):
                 raise piece
-            num_running -= piece.finish_reason is not None
+            if piece.finish_reason is not None:
+                num_running -= 1
+                self._cached.append(piece.num_cached_tokens)
             yield piece
 
     def close(self) -> None:
@@ -119,6 +130,7 @@ class _Answer:
                 text=self._last_text + self._text.end(),
                 num_tokens=self._text.num_tokens,
                 finish_reason=record.finish_reason.value,
+                num_cached_tokens=record.num_cached_tokens,
             )
         )
 

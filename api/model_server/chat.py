@@ -81,5 +81,5 @@ class _Shape:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
         return {**chunk, "usage": self._usage()} if self._options.continuous_usage_stats else chunk
 
-    def _usage(self) -> dict[str, int]:
-        return usage_of(self._answers.num_prompt_tokens, self._num_tokens)
+    def _usage(self) -> dict[str, Any]:
+        return usage_of(self._answers, self._num_tokens)

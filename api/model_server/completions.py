@@ -96,8 +96,8 @@ class _Shape:
         choices = [_choice(index, text, reasons[index]) for index, text in enumerate(texts)]
         return JSONResponse({**self._head, "choices": choices, "usage": self._usage()})
 
-    def _usage(self) -> dict[str, int]:
-        return usage_of(self._answers.num_prompt_tokens, sum(self._num_tokens))
+    def _usage(self) -> dict[str, Any]:
+        return usage_of(self._answers, sum(self._num_tokens))
 
 
 def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:

@@ -32,6 +32,10 @@ class ModelMetrics:
         self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for room in the engine.")
         self._kv_usage = self._gauge("vllm:kv_cache_usage_perc", "Share of KV-cache blocks in use; 1 is all.")
         self._preemptions = self._counter("vllm:num_preemptions", "Sequences that were put back and recomputed.")
+        self._prefix_queries = self._counter(
+            "vllm:prefix_cache_queries", "Prompt tokens that were looked for in the prefix cache."
+        )
+        self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Prompt tokens that were found in it.")
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of requests that were let in.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Output tokens.")
         self.ttft_s = self._histogram(
@@ -64,6 +68,9 @@ class ModelMetrics:
         """Note a request's end; times of requests that failed are not among those of the others."""
         if record.num_preemptions:
             self._preemptions.inc(record.num_preemptions)
+        if record.num_cached_tokens is not None:
+            self._prefix_queries.inc(record.num_prompt_tokens)
+            self._prefix_hits.inc(record.num_cached_tokens)
         reason = {FinishReason.CANCELLED: "abort"}.get(record.finish_reason, record.finish_reason.value)
         self._success.labels(self._model, reason).inc()
         if record.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from api.model_server.answering import Answers
 from api.model_server.api_errors import ApiError, ModelNotFound
@@ -93,6 +94,10 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def usage_of(num_prompt: int, num_output: int) -> dict[str, int]:
-    """Return token counts in OpenAI's form."""
-    return {"prompt_tokens": num_prompt, "completion_tokens": num_output, "total_tokens": num_prompt + num_output}
+def usage_of(answers: Answers, num_output: int) -> dict[str, Any]:
+    """Return token counts in OpenAI's form: what was found in a prefix cache once all answers are complete."""
+    num_prompt = answers.num_prompt_tokens
+    usage = {"prompt_tokens": num_prompt, "completion_tokens": num_output, "total_tokens": num_prompt + num_output}
+    if (num_cached := answers.num_cached_tokens) is None:
+        return usage
+    return {**usage, "prompt_tokens_details": {"cached_tokens": num_cached}}

@@ -96,8 +96,12 @@ class EmbeddedEngine:
 
     def add(self, request: Request, arrival_s: float | None = None) -> Sequence:
         """Queue a request; raise RequestRefused (or RequestTooLong), changing nothing, if it can never be served."""
-        if (highest := max(request.prompt_token_ids)) >= self.runner.config.vocab_size:
-            raise RequestRefused(f"request {request.request_id}: token id {highest} is not in the vocabulary")
+        vocab_size = self.runner.config.vocab_size
+        for token_id in (min(request.prompt_token_ids), max(request.prompt_token_ids)):
+            if not 0 <= token_id < vocab_size:
+                raise RequestRefused(
+                    f"request {request.request_id}: token id {token_id} is not in the vocabulary of {vocab_size}"
+                )
         if request.request_id in self._outputs:
             raise RequestRefused(f"request {request.request_id}: a request of that id is already in the engine")
         sequence = Sequence.of(request, self._now() if arrival_s is None else arrival_s)

@@ -69,6 +69,7 @@ class PrefixCache(BlockPool[Sequence]):
         if not sequence.num_preemptions:  # else it would find what it computed itself
             self._num_asked += sequence.num_tokens
             self._num_found += sequence.num_prefilled
+            sequence.num_cached_tokens = sequence.num_prefilled
 
     def share(self, sequence: Sequence, num_computed: int) -> None:
         """Let others read the whole blocks of the sequence's first tokens, all computed and known to be finite."""

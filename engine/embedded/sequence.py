@@ -20,6 +20,8 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     #: Of its leading blocks, those that others may read, and the keys of those worked out so far (a prefix cache's).
     num_shared: int = 0
+    #: Prompt tokens found when it was first let in; None without a prefix cache.
+    num_cached_tokens: int | None = None
     block_keys: list[bytes] = field(default_factory=list)
     token_times_s: list[float] = field(default_factory=list)
     #: Output text so far, up to a stop string.
@@ -60,4 +62,5 @@ class Sequence:
             finish_reason=self.finish_reason or FinishReason.CANCELLED,
             error=self.error,
             num_preemptions=self.num_preemptions,
+            num_cached_tokens=self.num_cached_tokens,
         )

@@ -169,8 +169,9 @@ def test_unknown_tokens_and_repeated_ids_are_refused(open_tiny: OpenTiny) -> Non
     opened = open_tiny()
     opened.add(make_request(request_id="a"))
 
-    with pytest.raises(RequestRefused, match="token id 256 is not in the vocabulary"):
-        opened.add(make_request([256], request_id="b"))
+    for token_id in (256, -1):
+        with pytest.raises(RequestRefused, match=f"token id {token_id} is not in the vocabulary of 256"):
+            opened.add(make_request([3, token_id], request_id="b"))
     with pytest.raises(RequestRefused, match="request a: a request of that id is already in the engine"):
         opened.add(make_request(request_id="a"))
 

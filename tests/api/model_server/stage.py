@@ -92,13 +92,13 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path, *, max_open: int = 12, api_key: str | None = None) -> Iterator[Stage]:
-    """Serve the tiny model until the context ends."""
-    settings = EngineSettings(model="tiny", max_batch=4, prefill_chunk=64, num_threads=1, max_context=256)
+def stage(folder: Path, *, max_open: int = 12, api_key: str | None = None, **engine: Any) -> Iterator[Stage]:
+    """Serve the tiny model until the context ends, with more of the engine's settings where asked for."""
+    settings = EngineSettings(model="tiny", max_batch=4, prefill_chunk=64, num_threads=1, max_context=256, **engine)
     opened = EmbeddedEngine(settings, folder)
-    engine = InProcessEngine(opened)
+    in_process = InProcessEngine(opened)
     metrics = ModelMetrics("tiny", opened.info, block_size=settings.block_size)
-    thread = EngineThread(engine, max_open=max_open, on_progress=metrics.progressed, on_death=lambda _: None)
+    thread = EngineThread(in_process, max_open=max_open, on_progress=metrics.progressed, on_death=lambda _: None)
     model = ServedModel(
         name="tiny",
         info=opened.info,
@@ -119,9 +119,9 @@ def stage(folder: Path, *, max_open: int = 12, api_key: str | None = None) -> It
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         with httpx.Client(base_url=url, timeout=30) as client:
-            yield Stage(url=url, client=client, engine=engine, thread=thread)
+            yield Stage(url=url, client=client, engine=in_process, thread=thread)
     finally:
-        engine.may_step.set()
+        in_process.may_step.set()
         server.should_exit = True
         runner.join()
         thread.close()

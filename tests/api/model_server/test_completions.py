@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.model_server.stage import Stage
+from tests.api.model_server.stage import Stage, stage
 
 PATH = "/v1/completions"
 GREEDY: dict[str, Any] = {"model": "tiny", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
@@ -125,3 +126,17 @@ def test_neutral_fields_of_other_servers_are_taken(served: Stage) -> None:
     )  # fmt: skip
 
     assert answer.status_code == 200
+
+
+def test_what_the_prefix_cache_held_is_in_usage_and_metrics(tiny_folder: Path) -> None:
+    """A prompt asked twice is found up to its last block the second time, and both tell."""
+    prompt = list(range(1, 41))  # two whole blocks of 16, and half of one
+    with stage(tiny_folder, prefix_caching=True) as caching:
+        usages = [caching.post(PATH, prompt=prompt, **GREEDY).json()["usage"] for _ in range(2)]
+        chunks = caching.chunks(PATH, prompt=prompt, stream_options={"include_usage": True}, **GREEDY)
+        figures = caching.client.get("/metrics").text
+
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0, 32]
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 32}
+    assert 'vllm:prefix_cache_queries_total{model_name="tiny"} 120.0' in figures
+    assert 'vllm:prefix_cache_hits_total{model_name="tiny"} 64.0' in figures
